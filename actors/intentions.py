@@ -1,0 +1,238 @@
+"""Intentions: what a workflow yields to say what it waits for (DESIGN 4). A closed, versioned set of immutable values.
+
+Awaiting an intention puts one `Leaf` on the awaiting frame's value stack, and no Python frame of ours: the pin of a frame therefore
+names the user's code alone. A leaf is stored with the frame, so its state is versioned: a later Sojourn reads what this one wrote, or refuses
+it by number.
+
+Engine-internal intentions (`Fork`, `EnterTimeout`, `LeaveTimeout`, `WaitBranches`, `Park`) never reach a record: they move between the
+branches of one actor within a turn, or name branches by number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Generator
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from .errors import UnknownIntention
+
+if TYPE_CHECKING:
+    from .channel import Channel
+    from .scopes import timeout as TimeoutScope  # noqa: N812  # the public name is lower case, as asyncio's
+
+PROTOCOL = 1
+"""Version of the set of intentions."""
+
+LEAF_STATE = 1
+"""Version of what a leaf stores of itself in a frame."""
+
+
+class Leaf:
+    """The iterator that an awaited intention leaves on the value stack: yields the intention once, then returns what is sent."""
+
+    __slots__ = ("intention", "yielded")
+
+    def __init__(self, intention: Intention, yielded: bool = False) -> None:
+        self.intention = intention
+        self.yielded = yielded
+
+    def __iter__(self) -> Leaf:
+        return self
+
+    def __next__(self) -> Intention:
+        if not self.yielded:
+            self.yielded = True
+            return self.intention
+        raise StopIteration
+
+    def send(self, value: Any) -> Intention:
+        """Start (first call) or end the wait with a value."""
+        if not self.yielded:
+            self.yielded = True
+            return self.intention
+        raise StopIteration(value)
+
+    def throw(self, error: Any, value: Any = None, traceback: Any = None) -> Any:
+        """End the wait with an exception."""
+        raise error if value is None else value
+
+    def close(self) -> None:
+        """End the wait without a word (nothing is held here)."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _leaf, (LEAF_STATE, self.intention, self.yielded)
+
+
+def _leaf(state: int, intention: Intention, yielded: bool) -> Leaf:
+    if state != LEAF_STATE:
+        raise UnknownIntention(f"leaf state {state}", f"this Sojourn reads leaf state {LEAF_STATE}")
+    return Leaf(intention, yielded)
+
+
+class Intention:
+    """Base of all intentions. Immutable; awaiting it suspends the workflow (or is answered at once, for internal ones)."""
+
+    __slots__ = ()
+    kind: ClassVar[str] = ""
+    version: ClassVar[int] = PROTOCOL
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return Leaf(self)  # type: ignore[return-value]  # an iterator with send and throw is all that await needs
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _intention, (self.kind, self.version, tuple(getattr(self, f.name) for f in fields(self)))  # type: ignore[arg-type]  # every subclass is a dataclass
+
+
+def _intention(kind: str, version: int, values: tuple[Any, ...]) -> Intention:
+    cls = KINDS.get(kind)
+    if cls is None or version != cls.version:
+        known = ", ".join(f"{k}/{c.version}" for k, c in sorted(KINDS.items()))
+        raise UnknownIntention(f"{kind}/{version}", f"this Sojourn knows {known}")
+    return cls(*values)
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep(Intention):
+    """Wait `seconds`, or until `until` (broker time, Unix seconds)."""
+
+    kind: ClassVar[str] = "sleep"
+    seconds: float | None = None
+    until: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Intention):
+    """Run a step. `args` is JSON [args, kwargs] (or base64 pickle as a JSON string, for `values="pickle"`); options override the step's own."""
+
+    kind: ClassVar[str] = "call"
+    step: str
+    args: bytes
+    timeout: float | None = None
+    attempts: int | None = None
+    backoff: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Receive(Intention):
+    """Take the earliest mail of any of the channels. `message` asks for the whole message instead of its value."""
+
+    kind: ClassVar[str] = "receive"
+    channels: tuple[Channel[Any], ...]
+    timeout: float | None = None
+    default: Any = None
+    has_default: bool = False
+    message: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Spawn(Intention):
+    """Start a child; goes on after the commit that holds it."""
+
+    kind: ClassVar[str] = "spawn"
+    workflow: str
+    args: bytes
+    id: str | None = None
+    policy: Literal["cancel", "abandon", "terminate"] = "cancel"
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Join(Intention):
+    """Wait for the end of a child and take its result."""
+
+    kind: ClassVar[str] = "join"
+    child: str
+
+
+@dataclass(frozen=True, slots=True)
+class Send(Intention):
+    """Send mail to an actor; goes on when it is stored."""
+
+    kind: ClassVar[str] = "send"
+    target: str
+    channel: str
+    payload: bytes
+    timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CancelChild(Intention):
+    """Cancel (or terminate) a child; goes on after the commit that holds it."""
+
+    kind: ClassVar[str] = "cancel-child"
+    child: str
+    reason: str = ""
+    terminate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint(Intention):
+    """Commit now, then go on."""
+
+    kind: ClassVar[str] = "checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Fork(Intention):
+    """Run awaitables as branches and wait: for all (`all`, first error ends the wait) or for the first to end (`first`)."""
+
+    kind: ClassVar[str] = "fork"
+    awaitables: tuple[Awaitable[Any], ...]
+    mode: Literal["all", "all-outcomes", "first"] = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class WaitBranches(Intention):
+    """Wait for branches that run already: for all, for the first to end, or for the first error."""
+
+    kind: ClassVar[str] = "wait-branches"
+    branches: tuple[int, ...]
+    mode: Literal["one", "all", "first", "first-error"] = "all"
+    cancel: bool = False
+    """A cancelled wait cancels the branches too."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnterTimeout(Intention):
+    """Arm a time limit on the current branch."""
+
+    kind: ClassVar[str] = "enter-timeout"
+    scope: TimeoutScope
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveTimeout(Intention):
+    """Disarm it; answered with True when the limit was the reason for the cancellation that ends the block."""
+
+    kind: ClassVar[str] = "leave-timeout"
+    scope: TimeoutScope
+    cancelled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Park(Intention):
+    """Wait until another branch of this actor calls `wake(key)` (Lock, Semaphore)."""
+
+    kind: ClassVar[str] = "park"
+    key: int
+
+
+KINDS: dict[str, type[Intention]] = {
+    cls.kind: cls
+    for cls in (
+        Sleep,
+        Call,
+        Receive,
+        Spawn,
+        Join,
+        Send,
+        CancelChild,
+        Checkpoint,
+        Fork,
+        WaitBranches,
+        EnterTimeout,
+        LeaveTimeout,
+        Park,
+    )
+}
+"""The closed set. `Ask`, `Map` and `Become` join it with the features that need them."""
