@@ -1,0 +1,68 @@
+# Each target does its own set-up: a virtual environment in .venv with the exact versions of requirements/*.lock.
+# It needs make and a supported CPython with venv (3.11 to 3.13); choose another with `make PYTHON=/path/to/python`.
+
+SHELL := /bin/sh
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+# What you call python3 when it is supported, else the newest supported one.
+SUITS := import sys, ensurepip, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	"$$p" -c '$(SUITS)' 2>/dev/null && { echo "$$p"; break; }; done)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench types lock clean
+
+help: ## What can be made
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile
+
+demo: $(VENV)/.ready ## 200 workflows on three nodes: one is killed, one drains
+	@$(BIN)/sojourn demo
+
+test: $(VENV)/.ready ## The whole test suite
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.ready-lint types ## ruff, mypy --strict, pyright on the public types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy -p sojourn
+	if ls tests/typing/*.py >/dev/null 2>&1; then $(BIN)/mypy tests/typing && $(BIN)/pyright; fi
+
+format: $(VENV)/.ready-lint ## Format the code and mend what ruff can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.ready ## The measurements behind the figures in the docs
+	$(BIN)/python -m pytest benchmarks -m benchmark -s $(PYTEST_ARGS)
+
+# A type checker sees the package as it is installed: sojourn with its layers inside (docs/decisions/0002).
+types:
+	@mkdir -p .types/sojourn
+	@for link in .types/sojourn/*; do [ -e "$$link" ] || rm -f "$$link"; done
+	@for layer in codecs broker actors cluster examples; do ln -sfn "../../$$layer" ".types/sojourn/$$layer"; done
+	@for part in sojourn/*; do \
+		case "$$part" in */__pycache__) ;; *) ln -sfn "../../$$part" ".types/$$part";; esac; done
+
+lock: ## Choose the newest allowed versions anew (needs uv)
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --annotation-style line \
+		pyproject.toml requirements/build.in --extra dev --extra metrics --group test -o requirements/dev.lock
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --annotation-style line \
+		--group lint -c requirements/dev.lock -o requirements/lint.lock
+
+clean: ## Remove what the other targets made
+	rm -rf $(VENV) .types build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .sojourn
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "No supported CPython found (3.11 to 3.13, with venv and ensurepip)." \
+		"Install one, or name it: make PYTHON=/path/to/python" >&2; exit 2; }
+	"$(PYTHON)" -m venv $(VENV)
+
+$(VENV)/.ready: requirements/dev.lock pyproject.toml | $(VENV)/bin/python
+	$(PIP) install --require-hashes -r requirements/dev.lock
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.ready-lint: requirements/lint.lock $(VENV)/.ready
+	$(PIP) install --require-hashes -r requirements/lint.lock
+	@touch $@
