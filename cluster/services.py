@@ -1,0 +1,209 @@
+"""What a served partition needs from its node, and what the node needs from a served partition.
+
+This file is the seam between membership (who owns which partition) and hosting (what an owner does with one).
+Membership builds one `PartitionServices` per life of the node: a node whose lease ended joins anew under a
+new lease id and with a new value of this class.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from .gate import Gate
+
+if TYPE_CHECKING:
+    from sojourn.actors.engine import Engine
+    from sojourn.actors.execution import StepRunner
+    from sojourn.actors.limits import Limits
+    from sojourn.actors.registry import Registry
+    from sojourn.broker.clock import BrokerClock
+    from sojourn.broker.dead import DeadLetters
+    from sojourn.broker.frames import FrameStore
+    from sojourn.broker.held import Held, HeldStore
+    from sojourn.broker.seam import Broker
+    from sojourn.broker.subjects import Subjects
+    from sojourn.codecs.seal import Keyring
+
+    from .hot_cache import HotCache
+
+
+class Fault(Protocol):
+    """A named point at which tests may crash, hang or raise. Production code passes `no_fault`."""
+
+    def __call__(self, point: str, about: str = "") -> None:
+        """`point` such as `after_commit`; `about` the actor id or the partition."""
+
+
+def no_fault(point: str, about: str = "") -> None:
+    """Do nothing."""
+
+
+class CommitMarks(Protocol):
+    """Collector of the last acknowledged commits, for `mark.<p>` (I8)."""
+
+    def committed(self, p: int, actor: str, revision: int, transition: int) -> None:
+        """A commit of this actor was acknowledged with this revision. Cheap: called for every commit."""
+
+
+class Meter(Protocol):
+    """Where a partition counts and measures. Names and labels are those declared in `cluster.metrics`;
+    never ids.
+    """
+
+    def count(self, name: str, amount: float = 1, **labels: str) -> None:
+        """Add to a counter."""
+
+    def observe(self, name: str, value: float, **labels: str) -> None:
+        """Add one value (seconds or bytes) to a histogram."""
+
+
+@dataclass(frozen=True, eq=False)
+class PartitionServices:
+    """Everything a partition is given. One value for all partitions of one life of the node."""
+
+    broker: Broker
+    """The engine loop's connection."""
+    subjects: Subjects
+    frames: FrameStore
+    held: HeldStore
+    dead: DeadLetters
+    clock: BrokerClock
+    keyring: Keyring
+    engine: Engine
+    registry: Registry
+    step_runner: StepRunner
+    hot_cache: HotCache
+    """One for the whole node, so that its bounds are the node's."""
+    limits: Limits
+    node_id: str
+    lease_id: str
+    deployment: str
+    """Label of the code this node runs."""
+    stream_created: Mapping[str, int]
+    """Creation time (Unix ns) of the streams "mail", "ctl", "wake", "held": the `created` of an `Origin`.
+    Read again before each attach.
+    """
+    inbox_prefix: str
+    """Replies go only to subjects under this prefix."""
+    gate: Gate
+    lives: Callable[[str], bool]
+    """Whether the lease of a runner ("<node>/<lease>") may still live. A runner never heard of counts as
+    living until a leader read has shown otherwise; then `ServedPartition.lease_ended` is called, so nobody
+    has to ask again.
+    """
+    marks: CommitMarks
+    meter: Meter
+    random: random.Random
+    ids: Callable[[], str]
+    """Fresh unguessable ids (commits, runs)."""
+    monotonic: Callable[[], float]
+    """Seconds; for intervals only."""
+    fault: Fault = no_fault
+    log: logging.Logger = logging.getLogger("sojourn.cluster")  # noqa: RUF009 - loggers are process-wide singletons by design
+
+    @property
+    def runner(self) -> str:
+        """ "<node>/<lease>": how this life of the node is named in pending calls."""
+        return f"{self.node_id}/{self.lease_id}"
+
+    def may_act(self) -> bool:
+        """Whether a step may start, a commit or flush may be sent now. Ask before each; `wait_may_act`
+        waits for it.
+        """
+        return self.gate.is_open()
+
+    async def wait_may_act(self) -> None:
+        """Return when acting is allowed. The waiting task must be cancelled by `drop`."""
+        await self.gate.wait_open()
+
+
+class PartitionStatistics(Protocol):
+    """What membership and metrics read of `Partition.statistics()`; hosting may add fields."""
+
+    @property
+    def partition(self) -> int:
+        """Its number."""
+
+    @property
+    def epoch(self) -> int:
+        """Under which it is served."""
+
+    @property
+    def hot(self) -> int:
+        """Actors with live coroutines in memory."""
+
+    @property
+    def waiting(self) -> int:
+        """Events in memory, not consumed and not moved yet."""
+
+    @property
+    def held(self) -> int:
+        """Events listed in HELD."""
+
+    @property
+    def unacknowledged(self) -> int:
+        """Deliveries not yet acknowledged: to be compared with the window of 10,000."""
+
+    @property
+    def running_steps(self) -> int:
+        """Local steps running here for this partition."""
+
+    @property
+    def oldest_runnable(self) -> float:
+        """Age in seconds of the oldest event that could run and has not; 0.0 when there is none."""
+
+
+class ServedPartition(Protocol):
+    """One partition as membership sees it (implemented by `cluster.partition.Partition`). All methods on
+    the engine loop.
+    """
+
+    async def start(self, held: Sequence[Held], consumers: Mapping[str, str]) -> None:
+        """Attached: load the actors that have held events, then begin to pull.
+
+        `consumers` maps the stream's short name ("mail", "ctl", "wake") to the consumer's name. Raises when
+        it cannot (then it is dropped).
+        """
+
+    async def reattached(self, epoch: int, held: Sequence[Held], consumers: Mapping[str, str]) -> None:
+        """The same owner attached anew under a higher epoch: hot actors and running steps stay, events are
+        matched by origin.
+        """
+
+    async def release(self, deadline: float) -> None:
+        """Planned move: stop pulling, let hot actors reach their next commit, flush, acknowledge. Returns
+        when all that is settled, or at the `deadline` (of `services.monotonic`). Running local steps go on
+        and publish their outcome to `done`. Afterwards nothing of this partition is written any more,
+        those outcomes apart.
+        """
+
+    async def wait_steps_finished(self) -> None:
+        """Return when no local step of this partition runs here and every outcome owed to `done` is
+        stored. After `release`, or before.
+        """
+
+    def drop(self) -> None:
+        """Ownership is lost: forget everything at once and silently, coroutines discarded. Running steps
+        publish to `done`. Twice is fine.
+        """
+
+    def lease_ended(self, runner: str) -> None:
+        """The lease "<node>/<lease>" is over for certain: pending calls that name it may be taken over."""
+
+    def statistics(self) -> PartitionStatistics:
+        """A frozen snapshot."""
+
+
+class PartitionFactory(Protocol):
+    """Makes the hosting side of a partition that was just attached."""
+
+    def __call__(
+        self, p: int, epoch: int, services: PartitionServices, *, on_lost: Callable[[str], None]
+    ) -> ServedPartition:
+        """`on_lost(reason)` asks membership to look at `owner.<p>` and attach anew or drop. It may be
+        called more than once; only on the loop.
+        """
