@@ -8,6 +8,14 @@ pickling: its arguments are its attributes. Nothing here ever holds a payload.
     +- FrameTooLarge            the frame is over its size limit
     +- PinNotSatisfied          this process lacks code that the frame needs
     +- UnsupportedInterpreter   frames cannot be captured or restored on this Python at all
+    +- DataTypeError            an annotation cannot cross as data
+    +- PayloadError             a value does not have the shape its annotation promises
+    |   +- PayloadTooLarge, PayloadTooDeep
+    +- DurationError            a duration or a backoff that cannot be read
+    +- KeyringError             keys are missing, unreadable or open to others
+    +- RecordError              sealed bytes that are not a record, or not this one
+        +- RecordTruncated, RecordTooLarge, RecordMalformed, RecordVersion
+        +- UnknownKey, SealBroken, WrongActor
 """
 
 from __future__ import annotations
@@ -76,7 +84,9 @@ class CannotSuspend(_Facts):
         else:
             what = f"local `{self.variable}`"
         where = f" in `{self.function}` line {self.line}" if self.function else ""
-        return f"{what} (`{self.type_name}`){where} is alive across an await and cannot be stored; {self.remedy}"
+        return (
+            f"{what} (`{self.type_name}`){where} is alive across an await and cannot be stored; {self.remedy}"
+        )
 
 
 class FrameTooLarge(_Facts):
@@ -113,3 +123,178 @@ class PinNotSatisfied(_Facts):
             + "; ".join(self.reasons)
             + " (run it on a node that has that version, or declare `moved`)"
         )
+
+
+class DataTypeError(_Facts, TypeError):
+    """An annotation cannot cross as data. Raised when a function or channel is registered, never for a single value.
+
+    Attributes: `where` (function and parameter), `annotation` (its text), `reason` (why, and what to do).
+    """
+
+    def __init__(self, where: str, annotation: str, reason: str) -> None:
+        self.where = where
+        self.annotation = annotation
+        self.reason = reason
+        super().__init__(where, annotation, reason)
+
+    def _text(self) -> str:
+        return f"{self.where}: `{self.annotation}` cannot cross as data: {self.reason}"
+
+
+class PayloadError(_Facts, ValueError):
+    """A value does not have the shape that its annotation promises.
+
+    Attributes: `expected` and `received` (types or conditions in words, never the value), `path` (from `$`, the whole payload).
+    """
+
+    def __init__(self, expected: str, received: str, path: str = "$") -> None:
+        self.expected = expected
+        self.received = received
+        self.path = path
+        super().__init__(expected, received, path)
+
+    def _text(self) -> str:
+        return f"expected {self.expected}, received {self.received} at {self.path}"
+
+
+class PayloadTooLarge(PayloadError):
+    """A payload has more bytes than the limit; nothing of it was decoded. Attributes: `size`, `limit` (bytes)."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        self.size = size
+        self.limit = limit
+        super().__init__(f"at most {limit:,} bytes", f"{size:,} bytes")
+        self._facts = (size, limit)
+
+    def _text(self) -> str:
+        return f"{super()._text()}; store the large value elsewhere and pass a reference to it"
+
+
+class PayloadTooDeep(PayloadError):
+    """A payload nests deeper than the limit; nothing of it was decoded. Attributes: `depth` (at least that much), `limit`."""
+
+    def __init__(self, depth: int, limit: int) -> None:
+        self.depth = depth
+        self.limit = limit
+        super().__init__(f"at most {limit} levels of nesting", f"{depth} or more")
+        self._facts = (depth, limit)
+
+
+class DurationError(_Facts, ValueError):
+    """A duration that cannot be read. Attributes: `received` (as the caller wrote it, cut), `reason` (and what to write)."""
+
+    def __init__(self, received: str, reason: str) -> None:
+        self.received = received
+        self.reason = reason
+        super().__init__(received, reason)
+
+    def _text(self) -> str:
+        return f"{self.received} is not a duration: {self.reason}"
+
+
+class KeyringError(_Facts):
+    """Keys are missing, unreadable, open to others, or of a kind this version does not know.
+
+    Attributes: `source` (the file or environment name, never its content), `reason`.
+    """
+
+    def __init__(self, source: str, reason: str) -> None:
+        self.source = source
+        self.reason = reason
+        super().__init__(source, reason)
+
+    def _text(self) -> str:
+        return f"keys from {self.source}: {self.reason}"
+
+
+class RecordError(_Facts):
+    """Sealed bytes were refused. Unless their seal held, nothing in them was decompressed, decoded or unpickled."""
+
+
+class RecordTruncated(RecordError):
+    """The bytes end too early or go on after their end. Attributes: `size`, `expected` (bytes; the header's promise, or the least)."""
+
+    def __init__(self, size: int, expected: int) -> None:
+        self.size = size
+        self.expected = expected
+        super().__init__(size, expected)
+
+    def _text(self) -> str:
+        return f"expected {self.expected:,} sealed bytes, received {self.size:,}: a cut write, or not a record of Sojourn"
+
+
+class RecordTooLarge(RecordError):
+    """A section is over its limit, as given or as its header declares. Attributes: `section`, `size`, `limit` (bytes)."""
+
+    def __init__(self, section: str, size: int, limit: int) -> None:
+        self.section = section
+        self.size = size
+        self.limit = limit
+        super().__init__(section, size, limit)
+
+    def _text(self) -> str:
+        return f"{self.section} of a record: expected at most {self.limit:,} bytes, received {self.size:,}"
+
+
+class RecordMalformed(RecordError):
+    """The bytes are not a record, or a section of it does not decode. Attributes: `section`, `reason`."""
+
+    def __init__(self, section: str, reason: str) -> None:
+        self.section = section
+        self.reason = reason
+        super().__init__(section, reason)
+
+    def _text(self) -> str:
+        return f"{self.section} of a record is malformed: {self.reason}"
+
+
+class RecordVersion(RecordError):
+    """A newer Sojourn wrote this. Attributes: `what` (version or codec), `found`, `supported` (the highest read here)."""
+
+    def __init__(self, what: str, found: int, supported: int) -> None:
+        self.what = what
+        self.found = found
+        self.supported = supported
+        super().__init__(what, found, supported)
+
+    def _text(self) -> str:
+        return f"expected a record of {self.what} {self.supported} or less, received {self.found}: upgrade this node"
+
+
+class UnknownKey(RecordError):
+    """Sealed with a key that this keyring lacks. Attributes: `key_id` (as the unverified header says), `known` (ids here)."""
+
+    def __init__(self, key_id: str, known: Sequence[str]) -> None:
+        self.key_id = key_id
+        self.known = tuple(known)
+        super().__init__(key_id, self.known)
+
+    def _text(self) -> str:
+        return f"sealed with key {self.key_id!r}, but only {', '.join(self.known)} are here: add that key to the key file"
+
+
+class SealBroken(RecordError):
+    """The tag does not match: something was changed, or sealed for another namespace, actor, run, transition or purpose.
+
+    Attributes: `what` (actor and transition, or purpose, as the unverified header says), `key_id`.
+    """
+
+    def __init__(self, what: str, key_id: str) -> None:
+        self.what = what
+        self.key_id = key_id
+        super().__init__(what, key_id)
+
+    def _text(self) -> str:
+        return f"the seal of {self.what} does not hold under key {self.key_id!r}: changed, or sealed for another place"
+
+
+class WrongActor(RecordError):
+    """The record of one actor was found where another's belongs. Attributes: `expected`, `received` (actor ids)."""
+
+    def __init__(self, expected: str, received: str) -> None:
+        self.expected = expected
+        self.received = received
+        super().__init__(expected, received)
+
+    def _text(self) -> str:
+        return f"expected the record of actor {self.expected!r}, received that of {self.received!r}"
