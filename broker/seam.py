@@ -1,14 +1,16 @@
 """The seam between Sojourn and its broker: streams, leader reads, consumers, plain messages.
 
-Everything above this file (frame store, held events, timers, dead letters, ownership) is written once over `Broker` and runs on
-NATS JetStream and on the in-memory twin alike; one conformance suite is run by both. The seam is JetStream-shaped on purpose: the
-protocol's rules speak of sequences, expectations and leader reads, so a more abstract seam would hide what they need.
+Everything above this file (frame store, held events, timers, dead letters, ownership) is written once over
+`Broker` and runs on NATS JetStream and on the in-memory twin alike; one conformance suite is run by both.
+The seam is JetStream-shaped on purpose: the protocol's rules speak of sequences, expectations and leader
+reads, so a more abstract seam would hide what they need.
 
 Three outcomes of a write are told apart, because the rules treat them differently:
 
 - it returns: stored, with its sequence;
 - `WrongLastSequence` / `Refused`: certainly not stored;
-- `OutcomeUnknown`: stored, not stored, or stored later. The caller must read before it goes on (PROTOCOL 4.6).
+- `OutcomeUnknown`: stored, not stored, or stored later. The caller must read before it goes on (PROTOCOL
+  4.6).
 """
 
 from __future__ import annotations
@@ -25,10 +27,11 @@ Headers = Mapping[str, str]
 class Publish:
     """One message to be stored.
 
-    `expect_last` is the last sequence this subject must have (0: none), or, with `expect_filter`, the last sequence under
-    that subject filter. `ttl` is in whole seconds. `rollup` keeps only this message of its subject ("sub"). `schedule_at` (Unix seconds)
-    with `schedule_target` makes it a message schedule (ADR-51); `cancel_schedule` names a schedule subject of the same stream that is
-    purged when this message is stored.
+    `expect_last` is the last sequence this subject must have (0: none), or, with `expect_filter`, the last
+    sequence under that subject filter. `ttl` is in whole seconds. `rollup` keeps only this message of its
+    subject ("sub"). `schedule_at` (Unix seconds) with `schedule_target` makes it a message schedule
+    (ADR-51); `cancel_schedule` names a schedule subject of the same stream that is purged when this
+    message is stored.
     """
 
     subject: str
@@ -87,7 +90,11 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """State of a stream. `created` is its creation time in Unix nanoseconds (the identity of a stream's life); `now` the broker's clock."""
+    """State of a stream.
+
+    `created` is its creation time in Unix nanoseconds (the identity of a stream's life); `now` the broker's
+    clock.
+    """
 
     name: str
     created: int
@@ -100,7 +107,9 @@ class StreamInfo:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig:
-    """A durable pull consumer with explicit acknowledgement (PROTOCOL 1: ack_wait 1 h, window 10,000, max_deliver -1)."""
+    """A durable pull consumer with explicit acknowledgement (PROTOCOL 1: ack_wait 1 h, window 10,000,
+    max_deliver -1).
+    """
 
     name: str
     filters: tuple[str, ...]
@@ -136,11 +145,23 @@ class StreamConfig:
     marker_ttl: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class AccountLimits:
+    """What the account may store, in bytes, and what it stores; consumers per stream. -1: no limit."""
+
+    max_bytes: int
+    bytes: int
+    max_consumers: int
+
+
 class Pull(Protocol):
     """A running pull on one consumer."""
 
     async def stop(self) -> None:
-        """Stop asking for messages; what is in the buffer is dropped (unacknowledged). Stopping twice is fine."""
+        """Stop asking for messages; what is in the buffer is dropped (unacknowledged).
+
+        Stopping twice is fine.
+        """
 
 
 class Subscription(Protocol):
@@ -161,14 +182,17 @@ class Broker(Protocol):
         """Whether the connection is up at this moment."""
 
     def on_connection(self, listener: Callable[[bool], None]) -> None:
-        """Call `listener(True)` after each reconnect and `listener(False)` at each disconnect, on the loop."""
+        """Call `listener(True)` after each reconnect, `listener(False)` at each disconnect, on the loop."""
 
     # writes
     async def publish(self, message: Publish, *, timeout: float = 2.0) -> Ack:
         """Store one message. Raises `WrongLastSequence`, `Refused`, `OutcomeUnknown`."""
 
     async def publish_batch(self, messages: Sequence[Publish], *, timeout: float = 5.0) -> Ack:
-        """Store all messages of one stream, or none (ADR-50). `Ack.seq` is the last one's. Raises as `publish`."""
+        """Store all messages of one stream, or none (ADR-50).
+
+        `Ack.seq` is the last one's. Raises as `publish`.
+        """
 
     async def delete(self, stream: str, seq: int, *, erase: bool = False) -> bool:
         """Delete one stored message; False when it was not there. Raises `OutcomeUnknown`."""
@@ -186,8 +210,13 @@ class Broker(Protocol):
     async def read_next(self, stream: str, subject_filter: str, seq: int) -> Stored | None:
         """The first message under the filter with a sequence of at least `seq`, or None."""
 
-    def scan(self, stream: str, subject_filter: str, *, from_seq: int = 1, limit: int | None = None) -> AsyncIterator[Stored]:
-        """All messages under the filter in order, in bounded batches. From any replica: may lag; not for decisions."""
+    def scan(
+        self, stream: str, subject_filter: str, *, from_seq: int = 1, limit: int | None = None
+    ) -> AsyncIterator[Stored]:
+        """All messages under the filter in order, in bounded batches.
+
+        From any replica: may lag; not for decisions.
+        """
 
     async def subjects(self, stream: str, subject_filter: str) -> Mapping[str, int]:
         """Subjects under the filter and how many messages each holds (paged inside)."""
@@ -205,12 +234,18 @@ class Broker(Protocol):
     async def update_stream(self, config: StreamConfig) -> None:
         """Change the stream's configuration. Raises `Refused`."""
 
+    async def account_limits(self) -> AccountLimits:
+        """What this account may store. Raises `Refused` when it has no JetStream."""
+
     # consumers
     async def consumers(self, stream: str) -> Sequence[str]:
         """Names of the stream's consumers."""
 
     async def create_consumer(self, stream: str, config: ConsumerConfig) -> None:
-        """Create the consumer; the same configuration again is fine. Raises `Refused` (code 10100: its filter overlaps another's)."""
+        """Create the consumer; the same configuration again is fine.
+
+        Raises `Refused` (code 10100: its filter overlaps another's).
+        """
 
     async def delete_consumer(self, stream: str, name: str) -> bool:
         """Delete the consumer; False when there was none."""
@@ -224,23 +259,32 @@ class Broker(Protocol):
         *,
         batch: int = 500,
     ) -> Pull:
-        """Hand every message of the consumer to `on_message` (sync, on the loop), asking for more as they come.
+        """Hand every message of the consumer to `on_message` (sync, on the loop), asking for more as they
+        come.
 
-        `on_lost(reason)` is called once, and the pull is over, when order or completeness is in doubt: the consumer is gone, a heartbeat
-        was missed twice, the connection was cut, or a gap showed in the consumer sequence. The owner then attaches anew.
+        `on_lost(reason)` is called once, and the pull is over, when order or completeness is in doubt: the
+        consumer is gone, a heartbeat was missed twice, the connection was cut, or a gap showed in the
+        consumer sequence. The owner then attaches anew.
         """
 
     async def ack(self, delivery: Delivery, *, timeout: float = 2.0) -> bool:
-        """Acknowledge and wait for the broker's confirmation. False: refused (the consumer is gone). Raises `OutcomeUnknown`."""
+        """Acknowledge and wait for the broker's confirmation.
+
+        False: refused (the consumer is gone). Raises `OutcomeUnknown`.
+        """
 
     # plain messages
     async def send(self, subject: str, payload: bytes = b"", headers: Headers | None = None) -> None:
         """Publish without storing. Lost without a word when nobody listens."""
 
-    async def request(self, subject: str, payload: bytes = b"", headers: Headers | None = None, *, timeout: float = 2.0) -> Received:
+    async def request(
+        self, subject: str, payload: bytes = b"", headers: Headers | None = None, *, timeout: float = 2.0
+    ) -> Received:
         """Send and wait for one reply. Raises `NoResponders`, `OutcomeUnknown`."""
 
-    async def subscribe(self, subject: str, on_message: Callable[[Received], Awaitable[None]]) -> Subscription:
+    async def subscribe(
+        self, subject: str, on_message: Callable[[Received], Awaitable[None]]
+    ) -> Subscription:
         """Receive plain messages on a subject (wildcards allowed)."""
 
     async def reply(self, message: Received, payload: bytes = b"", headers: Headers | None = None) -> None:

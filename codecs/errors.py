@@ -1,7 +1,7 @@
 """Errors of the codecs layer, and `SojournError`, the base of every error of Sojourn.
 
-Each says what was expected, what was received, where, and what to do. The facts are attributes, and every error survives
-pickling: its arguments are its attributes. Nothing here ever holds a payload.
+Each says what was expected, what was received, where, and what to do. The facts are attributes, and every
+error survives pickling: its arguments are its attributes. Nothing here ever holds a payload.
 
     SojournError
     +- CannotSuspend            a value alive across an await cannot be stored
@@ -60,8 +60,8 @@ class UnsupportedInterpreter(_Facts):
 class CannotSuspend(_Facts):
     """A value that is alive across an await cannot be stored.
 
-    Attributes: `function` (qualified name), `line`, `variable` (empty for a value on the stack), `path` (inside the
-    variable, such as `.client._socket`), `type_name`, `remedy`, `file`.
+    Attributes: `function` (qualified name), `line`, `variable` (empty for a value on the stack), `path`
+    (inside the variable, such as `.client._socket`), `type_name`, `remedy`, `file`.
     """
 
     def __init__(
@@ -90,7 +90,9 @@ class CannotSuspend(_Facts):
 
 
 class FrameTooLarge(_Facts):
-    """A frame is over its limit. Attributes: `size`, `limit` (bytes), `sizes` (bytes by `function.variable`, largest first)."""
+    """A frame is over its limit. Attributes: `size`, `limit` (bytes), `sizes` (bytes by `function.variable`,
+    largest first).
+    """
 
     def __init__(self, size: int, limit: int, sizes: Mapping[str, int]) -> None:
         self.size = size
@@ -109,7 +111,8 @@ class FrameTooLarge(_Facts):
 class PinNotSatisfied(_Facts):
     """This process lacks code that a frame needs; the frame itself is unharmed.
 
-    Attributes: `missing` (identities), `reasons` (one sentence for each: function, stored and present identity).
+    Attributes: `missing` (identities), `reasons` (one sentence for each: function, stored and present
+    identity).
     """
 
     def __init__(self, missing: Sequence[str], reasons: Sequence[str]) -> None:
@@ -126,7 +129,8 @@ class PinNotSatisfied(_Facts):
 
 
 class DataTypeError(_Facts, TypeError):
-    """An annotation cannot cross as data. Raised when a function or channel is registered, never for a single value.
+    """An annotation cannot cross as data. Raised when a function or channel is registered, never for a single
+    value.
 
     Attributes: `where` (function and parameter), `annotation` (its text), `reason` (why, and what to do).
     """
@@ -144,7 +148,8 @@ class DataTypeError(_Facts, TypeError):
 class PayloadError(_Facts, ValueError):
     """A value does not have the shape that its annotation promises.
 
-    Attributes: `expected` and `received` (types or conditions in words, never the value), `path` (from `$`, the whole payload).
+    Attributes: `expected` and `received` (types or conditions in words, never the value), `path` (from `$`,
+    the whole payload).
     """
 
     def __init__(self, expected: str, received: str, path: str = "$") -> None:
@@ -158,7 +163,9 @@ class PayloadError(_Facts, ValueError):
 
 
 class PayloadTooLarge(PayloadError):
-    """A payload has more bytes than the limit; nothing of it was decoded. Attributes: `size`, `limit` (bytes)."""
+    """A payload has more bytes than the limit; nothing of it was decoded. Attributes: `size`, `limit`
+    (bytes).
+    """
 
     def __init__(self, size: int, limit: int) -> None:
         self.size = size
@@ -171,7 +178,9 @@ class PayloadTooLarge(PayloadError):
 
 
 class PayloadTooDeep(PayloadError):
-    """A payload nests deeper than the limit; nothing of it was decoded. Attributes: `depth` (at least that much), `limit`."""
+    """A payload nests deeper than the limit; nothing of it was decoded. Attributes: `depth` (at least that
+    much), `limit`.
+    """
 
     def __init__(self, depth: int, limit: int) -> None:
         self.depth = depth
@@ -181,7 +190,9 @@ class PayloadTooDeep(PayloadError):
 
 
 class DurationError(_Facts, ValueError):
-    """A duration that cannot be read. Attributes: `received` (as the caller wrote it, cut), `reason` (and what to write)."""
+    """A duration that cannot be read. Attributes: `received` (as the caller wrote it, cut), `reason` (and
+    what to write).
+    """
 
     def __init__(self, received: str, reason: str) -> None:
         self.received = received
@@ -208,11 +219,15 @@ class KeyringError(_Facts):
 
 
 class RecordError(_Facts):
-    """Sealed bytes were refused. Unless their seal held, nothing in them was decompressed, decoded or unpickled."""
+    """Sealed bytes were refused. Unless their seal held, nothing in them was decompressed, decoded or
+    unpickled.
+    """
 
 
 class RecordTruncated(RecordError):
-    """The bytes end too early or go on after their end. Attributes: `size`, `expected` (bytes; the header's promise, or the least)."""
+    """The bytes end too early or go on after their end. Attributes: `size`, `expected` (bytes; the header's
+    promise, or the least).
+    """
 
     def __init__(self, size: int, expected: int) -> None:
         self.size = size
@@ -224,7 +239,9 @@ class RecordTruncated(RecordError):
 
 
 class RecordTooLarge(RecordError):
-    """A section is over its limit, as given or as its header declares. Attributes: `section`, `size`, `limit` (bytes)."""
+    """A section is over its limit, as given or as its header declares. Attributes: `section`, `size`, `limit`
+    (bytes).
+    """
 
     def __init__(self, section: str, size: int, limit: int) -> None:
         self.section = section
@@ -249,7 +266,9 @@ class RecordMalformed(RecordError):
 
 
 class RecordVersion(RecordError):
-    """A newer Sojourn wrote this. Attributes: `what` (version or codec), `found`, `supported` (the highest read here)."""
+    """A newer Sojourn wrote this. Attributes: `what` (version or codec), `found`, `supported` (the highest
+    read here).
+    """
 
     def __init__(self, what: str, found: int, supported: int) -> None:
         self.what = what
@@ -262,7 +281,9 @@ class RecordVersion(RecordError):
 
 
 class UnknownKey(RecordError):
-    """Sealed with a key that this keyring lacks. Attributes: `key_id` (as the unverified header says), `known` (ids here)."""
+    """Sealed with a key that this keyring lacks. Attributes: `key_id` (as the unverified header says),
+    `known` (ids here).
+    """
 
     def __init__(self, key_id: str, known: Sequence[str]) -> None:
         self.key_id = key_id
@@ -274,7 +295,8 @@ class UnknownKey(RecordError):
 
 
 class SealBroken(RecordError):
-    """The tag does not match: something was changed, or sealed for another namespace, actor, run, transition or purpose.
+    """The tag does not match: something was changed, or sealed for another namespace, actor, run, transition
+    or purpose.
 
     Attributes: `what` (actor and transition, or purpose, as the unverified header says), `key_id`.
     """
@@ -289,7 +311,9 @@ class SealBroken(RecordError):
 
 
 class WrongActor(RecordError):
-    """The record of one actor was found where another's belongs. Attributes: `expected`, `received` (actor ids)."""
+    """The record of one actor was found where another's belongs. Attributes: `expected`, `received` (actor
+    ids).
+    """
 
     def __init__(self, expected: str, received: str) -> None:
         self.expected = expected

@@ -1,0 +1,531 @@
+"""The seam on NATS JetStream: one connection, raw requests, our own pull loop.
+
+nats-py is used for connecting, publishing, subscribing only. Its JetStream and KV layers are not:
+`publish_async` never completes when an acknowledgement is lost, `fetch` hangs over a reconnect, watchers
+do not recover from a restart, `kv.create` mistakes TTL markers (all tried on 2.16.0). Publishing while
+disconnected is refused there (`pending_size=0`), because such a message would otherwise be sent after the
+reconnect, when its sender has long given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+from sojourn.broker import nats_wire as wire
+from sojourn.broker.errors import (
+    BrokerClosed,
+    ConnectFailed,
+    NoResponders,
+    OutcomeUnknown,
+    Refused,
+    StreamNotFound,
+)
+from sojourn.broker.nats_pull import NatsPull
+from sojourn.broker.nats_requests import Requests
+from sojourn.broker.seam import (
+    AccountLimits,
+    Ack,
+    ConsumerConfig,
+    Delivery,
+    Headers,
+    Publish,
+    Pull,
+    Received,
+    Stored,
+    StreamConfig,
+    StreamInfo,
+    Subscription,
+)
+
+log = logging.getLogger("sojourn.broker")
+
+SCAN_BATCH = 256
+SCAN_BYTES = 4 * 1024 * 1024
+SUBSCRIPTION_PENDING = 4096
+"""Plain messages waiting for their handler, per subscription; beyond it they are dropped (plain messages are
+hints).
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NatsOptions:
+    """How to connect. Credentials: at most one of user and password, token, `credentials`, `nkeys_seed`.
+
+    `inbox_prefix` is what the user's permissions allow for replies (one per role). `max_in_flight` bounds
+    requests waiting for an answer; more wait for room. Times are seconds.
+    """
+
+    servers: str | tuple[str, ...]
+    name: str = "sojourn"
+    inbox_prefix: str = "_INBOX"
+    user: str | None = None
+    password: str | None = None
+    token: str | None = None
+    credentials: str | None = None
+    """Path of a `.creds` file (JWT and seed)."""
+    nkeys_seed: str | None = None
+    """Path of an nkey seed file."""
+    tls: ssl.SSLContext | None = None
+    connect_timeout: float = 5.0
+    reconnect_wait: float = 0.2
+    ping_interval: float = 10.0
+    max_in_flight: int = 1024
+
+    def __repr__(self) -> str:  # never the secrets
+        return f"<NatsOptions {self.servers} name={self.name} inbox_prefix={self.inbox_prefix}>"
+
+
+class NatsBroker:
+    """One connection to NATS. Made by `await NatsBroker.connect(options)`."""
+
+    def __init__(self, options: NatsOptions) -> None:
+        self._options = options
+        self._client = Client()
+        self._requests = Requests(self._client, options.inbox_prefix, options.max_in_flight)
+        self._listeners: list[Callable[[bool], None]] = []
+        self._pulls: set[NatsPull] = set()
+        self._last_error = ""
+        self._closed = False
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "connected" if self.connected else "disconnected"
+        return f"<NatsBroker {self._options.name} {state} pulls={len(self._pulls)}>"
+
+    @classmethod
+    async def connect(cls, options: NatsOptions) -> NatsBroker:
+        """Connect within `options.connect_timeout`. Raises `ConnectFailed`."""
+        broker = cls(options)
+        try:
+            async with asyncio.timeout(options.connect_timeout):
+                await broker._connect()
+        except (TimeoutError, NatsError, OSError) as error:
+            reason = broker._last_error or repr(error)
+            await broker.close()
+            raise ConnectFailed(broker._server_list(), options.connect_timeout, reason) from error
+        except BaseException:
+            await broker.close()
+            raise
+        return broker
+
+    async def _connect(self) -> None:
+        options = self._options
+        await self._client.connect(
+            servers=list(self._server_list()),
+            name=options.name,
+            error_cb=self._on_error,
+            disconnected_cb=self._on_disconnect,
+            reconnected_cb=self._on_reconnect,
+            closed_cb=self._on_closed,
+            connect_timeout=options.connect_timeout,  # type: ignore[arg-type]  # int there, passed to wait_for
+            reconnect_time_wait=options.reconnect_wait,  # type: ignore[arg-type]  # int there, passed to sleep
+            ping_interval=options.ping_interval,  # type: ignore[arg-type]  # int there, passed to sleep
+            max_reconnect_attempts=-1,
+            pending_size=0,
+            flusher_queue_size=1024,
+            inbox_prefix=options.inbox_prefix,
+            user=options.user,
+            password=options.password,
+            token=options.token,
+            user_credentials=options.credentials,
+            nkeys_seed=options.nkeys_seed,
+            tls=options.tls,
+            skip_subject_validation=True,  # subjects are built from checked types only
+        )
+        await self._requests.start()
+
+    def _server_list(self) -> tuple[str, ...]:
+        servers = self._options.servers
+        return (servers,) if isinstance(servers, str) else servers
+
+    # connection
+    @property
+    def connected(self) -> bool:
+        """Whether the connection is up at this moment."""
+        return self._client.is_connected
+
+    @property
+    def requests_sent(self) -> int:
+        """Round trips begun in the life of this connection."""
+        return self._requests.sent
+
+    def on_connection(self, listener: Callable[[bool], None]) -> None:
+        """Call `listener(True)` after each reconnect, `listener(False)` at each disconnect, on the loop."""
+        self._listeners.append(listener)
+
+    async def close(self) -> None:
+        """Flush what is buffered and close. Closing twice is fine."""
+        if self._closed:
+            return
+        self._closed = True
+        for pull in list(self._pulls):
+            await pull.stop()
+        self._requests.close()
+        await self._client.close()
+
+    async def _on_error(self, error: Exception) -> None:
+        text = str(error) or repr(error)
+        if "permissions violation" in text and self._requests.deny(text):
+            return
+        if text != self._last_error:  # a server that is away answers the same five times a second
+            log.warning("connection to the broker: %s", text)
+        self._last_error = text
+
+    async def _on_disconnect(self) -> None:
+        # What nats-py has buffered and not sent would go out after the reconnect, long after its sender was told
+        # that the outcome is unknown. Subscriptions are replayed from a list of their own.
+        self._client._pending = []
+        self._client._pending_data_size = 0
+        self._requests.fail_all("the connection was cut")
+        for pull in list(self._pulls):
+            pull.lose("the connection was cut")
+        self._tell(False)
+
+    async def _on_reconnect(self) -> None:
+        self._last_error = ""
+        self._tell(True)
+
+    async def _on_closed(self) -> None:
+        if not self._closed:
+            log.error("the broker ended the connection for good: %s", self._last_error or "no reason given")
+            self._requests.fail_all("the broker ended the connection")
+
+    def _tell(self, up: bool) -> None:
+        if not self._closed:
+            for listener in self._listeners:
+                listener(up)
+
+    # writes
+    async def publish(self, message: Publish, *, timeout: float = 2.0) -> Ack:
+        """Store one message. Raises `WrongLastSequence`, `Refused`, `OutcomeUnknown`."""
+        answer = await self._requests.request(
+            "publish", message.subject, message.payload, wire.publish_headers(message), timeout
+        )
+        if answer.headers is not None:
+            _refuse_status(answer, "publish", message.subject)
+        return wire.parse_ack(answer.data, message)
+
+    async def publish_batch(self, messages: Sequence[Publish], *, timeout: float = 5.0) -> Ack:
+        """Store all messages of one stream, or none (ADR-50). `Ack.seq` is the last one's. Raises as
+        `publish`.
+
+        All but the last go out without an answer. A connection cut between them leaves an incomplete
+        batch, which the server drops whole.
+        """
+        if len(messages) == 1:
+            return await self.publish(messages[0], timeout=timeout)
+        batch_id = secrets.token_hex(12)
+        last = messages[-1]
+        for n, message in enumerate(messages[:-1], 1):
+            headers = {
+                **(wire.publish_headers(message) or {}),
+                "Nats-Batch-Id": batch_id,
+                "Nats-Batch-Sequence": str(n),
+            }
+            await self._send("publish", message.subject, message.payload, headers)
+        headers = {
+            **(wire.publish_headers(last) or {}),
+            "Nats-Batch-Id": batch_id,
+            "Nats-Batch-Sequence": str(len(messages)),
+            "Nats-Batch-Commit": "1",
+        }
+        answer = await self._requests.request("publish", last.subject, last.payload, headers, timeout)
+        if answer.headers is not None:
+            _refuse_status(answer, "publish", last.subject)
+        return wire.parse_ack(answer.data, last)
+
+    async def delete(self, stream: str, seq: int, *, erase: bool = False) -> bool:
+        """Delete one stored message; False when it was not there. Raises `OutcomeUnknown`."""
+        subject = f"$JS.API.STREAM.MSG.DELETE.{stream}"
+        answer = await self._api("delete", subject, {"seq": seq, "no_erase": not erase})
+        error = answer.get("error")
+        if error is None:
+            return True
+        if error.get("err_code") == wire.NO_MESSAGE_TO_DELETE:
+            return False
+        raise wire.api_error(error, "delete", subject, stream)
+
+    async def purge(self, stream: str, subject: str) -> int:
+        """Delete all messages under a subject filter (admin rights needed); how many they were."""
+        answer = await self._stream_api("purge", f"STREAM.PURGE.{stream}", {"filter": subject}, stream)
+        purged: int = answer.get("purged", 0)
+        return purged
+
+    # reads from the stream's leader
+    async def read(self, stream: str, seq: int) -> Stored | None:
+        """The message with this sequence, or None when it is not stored."""
+        return await self._get(stream, {"seq": seq}) if seq > 0 else None
+
+    async def read_last(self, stream: str, subject: str) -> Stored | None:
+        """The newest message of a subject (exact), or None."""
+        return await self._get(stream, {"last_by_subj": subject})
+
+    async def read_next(self, stream: str, subject_filter: str, seq: int) -> Stored | None:
+        """The first message under the filter with a sequence of at least `seq`, or None."""
+        return await self._get(stream, {"seq": max(seq, 1), "next_by_subj": subject_filter})
+
+    async def _get(self, stream: str, request: dict[str, Any]) -> Stored | None:
+        subject = f"$JS.API.STREAM.MSG.GET.{stream}"
+        answer = await self._api("read", subject, request)
+        error = answer.get("error")
+        if error is None:
+            return wire.parse_stored(stream, answer["message"])
+        if error.get("err_code") == wire.NO_MESSAGE_FOUND:
+            return None
+        raise wire.api_error(error, "read", subject, stream)
+
+    async def scan(
+        self, stream: str, subject_filter: str, *, from_seq: int = 1, limit: int | None = None
+    ) -> AsyncIterator[Stored]:
+        """All messages under the filter in order, in bounded batches. From any replica: not for decisions."""
+        subject = f"$JS.API.DIRECT.GET.{stream}"
+        seq, left = max(from_seq, 1), limit
+        while left is None or left > 0:
+            request = {
+                "seq": seq,
+                "next_by_subj": subject_filter,
+                "batch": SCAN_BATCH if left is None else min(SCAN_BATCH, left),
+                "max_bytes": SCAN_BYTES,
+            }
+            *found, end = await self._requests.request_many("scan", subject, orjson.dumps(request), 5.0)
+            if end.headers is None or end.headers.get("Status") not in ("204", "404"):
+                self._raise_scan_status(end, subject, stream)
+            for message in found:
+                stored = wire.parse_direct(message.headers or {}, message.data)
+                seq = stored.seq + 1
+                yield stored
+            if left is not None:
+                left -= len(found)
+            if not found or (end.headers or {}).get("Nats-Num-Pending", "0") == "0":
+                return
+
+    @staticmethod
+    def _raise_scan_status(end: Msg, subject: str, stream: str) -> None:
+        headers = end.headers or {}
+        status, text = headers.get("Status", ""), headers.get("Description", "")
+        if status == "503":  # nobody serves direct gets of this stream: no such stream, or not at the moment
+            raise OutcomeUnknown("scan", subject, f"no replica of `{stream}` answers")
+        raise Refused(int(status or 0), text, subject)
+
+    async def subjects(self, stream: str, subject_filter: str) -> Mapping[str, int]:
+        """Subjects under the filter and how many messages each holds (paged inside)."""
+        found: dict[str, int] = {}
+        seen = 0
+        while True:
+            request = {"subjects_filter": subject_filter, "offset": seen}
+            answer = await self._stream_api("subjects", f"STREAM.INFO.{stream}", request, stream)
+            page = answer["state"].get("subjects") or {}
+            found.update(page)
+            seen += len(page)
+            if not page or seen >= answer.get("total", 0):
+                return found
+
+    async def stream_info(self, stream: str) -> StreamInfo:
+        """State of the stream. Raises `StreamNotFound`."""
+        return wire.parse_stream_info(
+            await self._stream_api("stream_info", f"STREAM.INFO.{stream}", None, stream)
+        )
+
+    # topology
+    async def stream_config(self, stream: str) -> StreamConfig | None:
+        """The stream's configuration, or None when there is no such stream."""
+        try:
+            answer = await self._stream_api("stream_config", f"STREAM.INFO.{stream}", None, stream)
+        except StreamNotFound:
+            return None
+        return wire.stream_from_json(answer["config"])
+
+    async def create_stream(self, config: StreamConfig) -> None:
+        """Create the stream. Raises `Refused`."""
+        request = wire.stream_to_json(config)
+        await self._stream_api("create_stream", f"STREAM.CREATE.{config.name}", request, config.name)
+
+    async def update_stream(self, config: StreamConfig) -> None:
+        """Change the stream's configuration. Raises `Refused`."""
+        request = wire.stream_to_json(config)
+        await self._stream_api("update_stream", f"STREAM.UPDATE.{config.name}", request, config.name)
+
+    async def account_limits(self) -> AccountLimits:
+        """What this account may store. Raises `Refused` when it has no JetStream."""
+        answer = await self._stream_api("account_limits", "INFO", None, "")
+        return AccountLimits(
+            answer["limits"]["max_storage"], answer["storage"], answer["limits"]["max_consumers"]
+        )
+
+    # consumers
+    async def consumers(self, stream: str) -> Sequence[str]:
+        """Names of the stream's consumers."""
+        names: list[str] = []
+        while True:
+            request = {"offset": len(names)}
+            answer = await self._stream_api("consumers", f"CONSUMER.NAMES.{stream}", request, stream)
+            page = answer.get("consumers") or []
+            names.extend(page)
+            if not page or len(names) >= answer.get("total", 0):
+                return names
+
+    async def create_consumer(self, stream: str, config: ConsumerConfig) -> None:
+        """Create the consumer; the same configuration again is fine.
+
+        Raises `Refused` (10100: filters overlap).
+        """
+        request = wire.consumer_to_json(stream, config)
+        api = f"CONSUMER.CREATE.{stream}.{config.name}"
+        await self._stream_api("create_consumer", api, request, stream, timeout=5.0)
+
+    async def delete_consumer(self, stream: str, name: str) -> bool:
+        """Delete the consumer; False when there was none."""
+        try:
+            await self._stream_api(
+                "delete_consumer", f"CONSUMER.DELETE.{stream}.{name}", None, stream, timeout=5.0
+            )
+        except Refused as error:
+            if error.code == wire.CONSUMER_NOT_FOUND:
+                return False
+            raise
+        return True
+
+    async def pull(
+        self,
+        stream: str,
+        consumer: str,
+        on_message: Callable[[Delivery], None],
+        on_lost: Callable[[str], None],
+        *,
+        batch: int = 500,
+    ) -> Pull:
+        """Hand every message of the consumer to `on_message`; see `nats_pull`.
+
+        Raises `Refused` for no such consumer.
+        """
+        answer = await self._stream_api("pull", f"CONSUMER.INFO.{stream}.{consumer}", None, stream)
+        pull = NatsPull(
+            self._client,
+            stream,
+            consumer,
+            on_message,
+            on_lost,
+            batch=batch,
+            last_seq=answer["delivered"]["consumer_seq"],
+            on_over=self._pulls.discard,
+        )
+        self._pulls.add(pull)
+        await pull.begin(f"{self._options.inbox_prefix}.{secrets.token_hex(8)}")
+        return pull
+
+    async def ack(self, delivery: Delivery, *, timeout: float = 2.0) -> bool:
+        """Acknowledge and wait for the broker's confirmation.
+
+        False: the consumer is gone. Raises `OutcomeUnknown`.
+        """
+        answer = await self._requests.request("ack", delivery.token, b"", None, timeout)
+        return not (answer.headers and "Status" in answer.headers)
+
+    # plain messages
+    async def send(self, subject: str, payload: bytes = b"", headers: Headers | None = None) -> None:
+        """Publish without storing. Lost without a word when nobody listens. Raises `OutcomeUnknown`."""
+        await self._send("send", subject, payload, wire.encode_headers(headers or {}))
+
+    async def request(
+        self, subject: str, payload: bytes = b"", headers: Headers | None = None, *, timeout: float = 2.0
+    ) -> Received:
+        """Send and wait for one reply. Raises `NoResponders`, `OutcomeUnknown`."""
+        answer = await self._requests.request(
+            "request", subject, payload, wire.encode_headers(headers or {}), timeout
+        )
+        if answer.headers and answer.headers.get("Status") == "503":
+            raise NoResponders(subject)
+        return _received(answer)
+
+    async def subscribe(
+        self, subject: str, on_message: Callable[[Received], Awaitable[None]]
+    ) -> Subscription:
+        """Receive plain messages on a subject (wildcards allowed)."""
+        self._check_open("subscribe")
+
+        async def deliver(message: Msg) -> None:
+            await on_message(_received(message))
+
+        try:
+            inner = await self._client.subscribe(subject, cb=deliver, pending_msgs_limit=SUBSCRIPTION_PENDING)
+        except NatsError as error:
+            raise OutcomeUnknown("subscribe", subject, repr(error)) from error
+        return _NatsSubscription(self._client, inner.unsubscribe)
+
+    async def reply(self, message: Received, payload: bytes = b"", headers: Headers | None = None) -> None:
+        """Answer a request; a message that asked for no reply gets none."""
+        if message.reply:
+            await self._send("reply", message.reply, payload, wire.encode_headers(headers or {}))
+
+    # inside
+    def _check_open(self, operation: str) -> None:
+        if self._closed:
+            raise BrokerClosed(operation)
+
+    async def _send(
+        self, operation: str, subject: str, payload: bytes, headers: dict[str, str] | None
+    ) -> None:
+        self._check_open(operation)
+        try:
+            await self._client.publish(subject, payload, headers=headers)
+        except (NatsError, OSError) as error:
+            raise OutcomeUnknown(operation, subject, f"not sent: {error!r}") from error
+
+    async def _api(
+        self, operation: str, subject: str, request: dict[str, Any] | None, timeout: float = 2.0
+    ) -> wire.Json:
+        payload = orjson.dumps(request) if request is not None else b""
+        answer = await self._requests.request(operation, subject, payload, None, timeout)
+        if answer.headers is not None:
+            _refuse_status(answer, operation, subject)
+        return wire.parse_answer(answer.data, operation, subject)
+
+    async def _stream_api(
+        self,
+        operation: str,
+        api: str,
+        request: dict[str, Any] | None,
+        stream: str,
+        timeout: float = 2.0,
+    ) -> wire.Json:
+        subject = f"$JS.API.{api}"
+        answer = await self._api(operation, subject, request, timeout)
+        error = answer.get("error")
+        if error is not None:
+            raise wire.api_error(error, operation, subject, stream)
+        return answer
+
+
+class _NatsSubscription:
+    def __init__(self, client: Client, unsubscribe: Callable[[], Awaitable[None]]) -> None:
+        self._client = client
+        self._unsubscribe: Callable[[], Awaitable[None]] | None = unsubscribe
+
+    async def stop(self) -> None:
+        """Unsubscribe. Stopping twice is fine."""
+        unsubscribe, self._unsubscribe = self._unsubscribe, None
+        if unsubscribe is not None and not self._client.is_closed:
+            try:
+                await unsubscribe()
+            except NatsError:
+                return  # the connection is going down: so is the subscription
+
+
+def _received(message: Msg) -> Received:
+    return Received(message.subject, message.data, message.headers or {}, message.reply)
+
+
+def _refuse_status(answer: Msg, operation: str, subject: str) -> None:
+    """An answer that is a status: 503 means that nobody serves the subject now."""
+    status = (answer.headers or {}).get("Status")
+    if status == "503":
+        raise OutcomeUnknown(operation, subject, "nobody serves it now: no such stream, or it has no leader")

@@ -1,0 +1,169 @@
+"""Requests over one inbox subscription: answers matched by a number, time-outs told as `OutcomeUnknown`.
+
+Written over nats-py's `publish` and `subscribe` instead of its own `request`, because
+
+- every waiting request fails at once when the connection is cut, not at its time-out;
+- a denied publish fails the request it belongs to, not only an error callback;
+- several answers to one request (direct get in batches) use the same subscription;
+- it costs less: no `wait_for`, no token from a random source per request (measured in benchmarks/).
+
+The inbox is unguessable (64 random bits per connection), so a number is enough per request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Mapping
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+from sojourn.broker.errors import BrokerClosed, OutcomeUnknown, Refused
+
+PERMISSION_DENIED = 403
+
+
+class _Waiting:
+    """One request: its answers so far, and whoever waits for the next one."""
+
+    __slots__ = ("answers", "error", "future", "operation", "subject")
+
+    def __init__(self, operation: str, subject: str) -> None:
+        self.operation = operation
+        self.subject = subject
+        self.answers: deque[Msg] = deque()
+        self.error: Exception | None = None
+        self.future: asyncio.Future[None] | None = None
+
+    def answer(self, message: Msg) -> None:
+        self.answers.append(message)
+        if self.future is not None and not self.future.done():
+            self.future.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        self.error = error
+        if self.future is not None and not self.future.done():
+            self.future.set_exception(error)
+
+
+class Requests:
+    """The waiting requests of one connection; at most `limit` at a time, more wait for room in order."""
+
+    def __init__(self, client: Client, inbox_prefix: str, limit: int) -> None:
+        self._client = client
+        self._prefix = f"{inbox_prefix}.{secrets.token_hex(8)}."
+        self._waiting: dict[str, _Waiting] = {}
+        self._room = asyncio.Semaphore(limit)
+        self._next = 0
+        self._closed = False
+        self.sent = 0
+        """Requests sent in the life of this connection: round trips, for tests and figures."""
+
+    async def start(self) -> None:
+        """Subscribe to the inbox; nats-py keeps the subscription over reconnects."""
+        await self._client.subscribe(
+            self._prefix + "*", cb=self._on_answer, pending_msgs_limit=0, pending_bytes_limit=0
+        )
+
+    async def request(
+        self,
+        operation: str,
+        subject: str,
+        payload: bytes,
+        headers: Mapping[str, str] | None,
+        timeout: float,
+    ) -> Msg:
+        """One request, one answer. Raises `OutcomeUnknown`, `Refused` (permissions), `BrokerClosed`."""
+        async with self._room:
+            number, waiting = self._open(operation, subject)
+            try:
+                return await self._exchange(number, waiting, payload, headers, timeout)
+            finally:
+                del self._waiting[number]
+
+    async def request_many(self, operation: str, subject: str, payload: bytes, timeout: float) -> list[Msg]:
+        """One request, answers up to and including the first that carries a status.
+
+        `timeout` holds per answer.
+        """
+        async with self._room:
+            number, waiting = self._open(operation, subject)
+            try:
+                answers = [await self._exchange(number, waiting, payload, None, timeout)]
+                while not (answers[-1].headers and "Status" in answers[-1].headers):
+                    answers.append(await self._next_answer(waiting, timeout))
+                return answers
+            finally:
+                del self._waiting[number]
+
+    def fail_all(self, reason: str) -> None:
+        """The connection is cut: nobody will answer what was sent before."""
+        for waiting in list(self._waiting.values()):
+            waiting.fail(OutcomeUnknown(waiting.operation, waiting.subject, reason))
+
+    def deny(self, text: str) -> bool:
+        """A permission error from the server (lower-cased by nats-py) fails the requests to its subject."""
+        denied = [w for w in self._waiting.values() if f'"{w.subject.lower()}"' in text]
+        for waiting in denied:
+            waiting.fail(Refused(PERMISSION_DENIED, "permission denied", waiting.subject))
+        return bool(denied)
+
+    def close(self) -> None:
+        """No more requests; those that wait fail."""
+        self._closed = True
+        self.fail_all("the connection was closed here")
+
+    def _open(self, operation: str, subject: str) -> tuple[str, _Waiting]:
+        if self._closed:
+            raise BrokerClosed(operation)
+        if not self._client.is_connected:
+            raise OutcomeUnknown(operation, subject, "not connected (nothing was sent)")
+        self._next += 1
+        number = str(self._next)
+        waiting = self._waiting[number] = _Waiting(operation, subject)
+        return number, waiting
+
+    async def _exchange(
+        self,
+        number: str,
+        waiting: _Waiting,
+        payload: bytes,
+        headers: Mapping[str, str] | None,
+        timeout: float,
+    ) -> Msg:
+        self.sent += 1
+        try:
+            await self._client.publish(
+                waiting.subject,
+                payload,
+                reply=self._prefix + number,
+                headers=headers,  # type: ignore[arg-type]  # "Dict" there, only read
+            )
+        except (NatsError, OSError) as error:
+            raise OutcomeUnknown(waiting.operation, waiting.subject, f"not sent: {error!r}") from error
+        return await self._next_answer(waiting, timeout)
+
+    async def _next_answer(self, waiting: _Waiting, timeout: float) -> Msg:
+        if not waiting.answers:
+            if waiting.error is not None:
+                raise waiting.error
+            loop = asyncio.get_running_loop()
+            waiting.future = loop.create_future()
+            timer = loop.call_later(timeout, self._expire, waiting, timeout)
+            try:
+                await waiting.future
+            finally:
+                timer.cancel()
+                waiting.future = None
+        return waiting.answers.popleft()
+
+    @staticmethod
+    def _expire(waiting: _Waiting, timeout: float) -> None:
+        waiting.fail(OutcomeUnknown(waiting.operation, waiting.subject, f"no answer within {timeout:g} s"))
+
+    async def _on_answer(self, message: Msg) -> None:
+        waiting = self._waiting.get(message.subject[len(self._prefix) :])
+        if waiting is not None:
+            waiting.answer(message)
