@@ -235,7 +235,9 @@ class RecordTruncated(RecordError):
         super().__init__(size, expected)
 
     def _text(self) -> str:
-        return f"expected {self.expected:,} sealed bytes, received {self.size:,}: a cut write, or not a record of Sojourn"
+        return (
+            f"expected {self.expected:,} sealed bytes, received {self.size:,}: cut, or no record of Sojourn"
+        )
 
 
 class RecordTooLarge(RecordError):
@@ -277,7 +279,8 @@ class RecordVersion(RecordError):
         super().__init__(what, found, supported)
 
     def _text(self) -> str:
-        return f"expected a record of {self.what} {self.supported} or less, received {self.found}: upgrade this node"
+        known = f"{self.what} {self.supported} or less"
+        return f"expected a record of {known}, received {self.found}: upgrade this node"
 
 
 class UnknownKey(RecordError):
@@ -291,7 +294,8 @@ class UnknownKey(RecordError):
         super().__init__(key_id, self.known)
 
     def _text(self) -> str:
-        return f"sealed with key {self.key_id!r}, but only {', '.join(self.known)} are here: add that key to the key file"
+        here = ", ".join(self.known)
+        return f"sealed with key {self.key_id!r}, this node has {here}: add that key to its key file"
 
 
 class SealBroken(RecordError):
@@ -307,7 +311,9 @@ class SealBroken(RecordError):
         super().__init__(what, key_id)
 
     def _text(self) -> str:
-        return f"the seal of {self.what} does not hold under key {self.key_id!r}: changed, or sealed for another place"
+        return (
+            f"the seal of {self.what} does not hold under key {self.key_id!r}: changed, or of another place"
+        )
 
 
 class WrongActor(RecordError):

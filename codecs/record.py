@@ -1,8 +1,9 @@
 """What is stored per actor: index, envelope, frame (PROTOCOL 2), as typed values.
 
-The *index* holds public facts and is never secret; the *envelope* is the protocol's own state of the actor; the *frame* is the
-pickled coroutine. Index and envelope can be read and rewritten by any owner, without the pin and without unpickling. All values here are
-immutable: a change is a new value (`msgspec.structs.replace`).
+The *index* holds public facts and is never secret; the *envelope* is the protocol's own state of the actor;
+the *frame* is the pickled coroutine. Index and envelope can be read and rewritten by any owner, without the
+pin and without unpickling. All values here are immutable: a change is a new value
+(`msgspec.structs.replace`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import msgspec
 
 
 class Status(StrEnum):
-    """State of an actor (DESIGN 1). `paused` and `quarantined` lie over a suspended actor and are kept in the envelope as `hold`."""
+    """State of an actor (DESIGN 1). `paused` and `quarantined` lie over a suspended actor and are kept in the
+    envelope as `hold`.
+    """
 
     RUNNING = "running"
     SUSPENDED = "suspended"
@@ -40,7 +43,7 @@ class Origin(msgspec.Struct, frozen=True, array_like=True, order=True):
 
     stream: Literal["mail", "ctl", "wake"]
     created: int
-    """Creation time of the stream, Unix nanoseconds: a stream that was made anew starts its sequences again."""
+    """Creation time of the stream, Unix nanoseconds: a stream made anew starts its sequences again."""
     seq: int
 
 
@@ -73,7 +76,9 @@ class Operation(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An exception as data. `type` is "module:qualname" and is for display; no class is looked up by it except verified builtins and `raises=[...]`."""
+    """An exception as data. `type` is "module:qualname" and is for display; no class is looked up by it
+    except verified builtins and `raises=[...]`.
+    """
 
     type: str
     message: str
@@ -96,7 +101,20 @@ class Wait(msgspec.Struct, frozen=True, omit_defaults=True):
 
     branch: int
     op: int
-    kind: Literal["sleep", "call", "receive", "spawn", "join", "send", "checkpoint", "branches", "start"]
+    kind: Literal[
+        "start",
+        "sleep",
+        "call",
+        "receive",
+        "spawn",
+        "join",
+        "send",
+        "cancel-child",
+        "checkpoint",
+        "branches",
+        "timeout",
+    ]
+    """`timeout` is the limit of an `async with timeout(...)` block; it stands beside the branch's wait."""
     name: str = ""
     """Step, child or target actor."""
     channels: tuple[str, ...] = ()
@@ -127,10 +145,24 @@ class PendingCall(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class OutboxEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An effect on the broker that the commit holding it allows. `n` is the operation number, never reused in one run."""
+    """An effect on the broker that the commit holding it allows. `n` is the operation number, never reused in
+    one run.
+    """
 
     n: int
-    kind: Literal["arm", "disarm", "start", "cancel", "terminate", "send", "child-done", "seal", "spawned", "refused", "reply"]
+    kind: Literal[
+        "arm",
+        "disarm",
+        "start",
+        "cancel",
+        "terminate",
+        "send",
+        "child-done",
+        "seal",
+        "spawned",
+        "refused",
+        "reply",
+    ]
     target: str
     """Actor id (for arm and disarm: the actor itself)."""
     channel: str = ""
@@ -164,6 +196,7 @@ class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
 
     status: Status
     outcome: Outcome
+    grace_timer: int | None = None
 
 
 class Cancelling(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -177,7 +210,9 @@ class Cancelling(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Hold(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why an actor does not run although it could: paused, quarantined, or its pin is not satisfied by its owner."""
+    """Why an actor does not run although it could: paused, quarantined, or its pin is not satisfied by its
+    owner.
+    """
 
     kind: Literal["paused", "quarantined", "pin"]
     reason: str
@@ -268,7 +303,9 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """The three sections, decoded. `frame` stays pickled bytes until an owner that satisfies the pin restores it."""
+    """The three sections, decoded. `frame` stays pickled bytes until an owner that satisfies the pin restores
+    it.
+    """
 
     index: Index
     envelope: Envelope

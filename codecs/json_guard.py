@@ -1,0 +1,177 @@
+"""What is checked in JSON bytes before they are decoded: size, nesting, UTF-8, duplicate keys (DESIGN 3,
+"Data").
+
+The decoder (msgspec) is fast and strict about types, but takes the last of two equal keys, does not look at
+text that it skips, and recurses as deep as the input says. These checks close that, at the price of a few
+passes in C over the bytes; only a payload that repeats key names pays for one parse in Python. Measured in
+benchmarks/records_bench.py.
+
+Nothing here quotes the payload: errors carry paths and types. A key name is part of a path.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final, NamedTuple
+
+from sojourn.codecs.errors import PayloadError, PayloadTooDeep, PayloadTooLarge
+
+
+class Limits(NamedTuple):
+    """Bounds on one payload."""
+
+    size: int = 256 * 1024
+    """Bytes."""
+    depth: int = 64
+    """Levels of arrays and objects."""
+
+
+DEFAULT_LIMITS: Final = Limits()
+
+# Possessive, so linear in the input whatever it holds (Python 3.11).
+_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_STRING_AND_COLON: Final = re.compile(rb'"((?:[^"\\]++|\\.)*+)"[ \t\r\n]*+(:?)', re.DOTALL)
+_NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
+_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
+
+
+def guard(data: bytes, limits: Limits = DEFAULT_LIMITS) -> None:
+    """Raise `PayloadTooLarge`, `PayloadTooDeep`, or `PayloadError` for invalid UTF-8 and duplicate keys.
+
+    Whether `data` is JSON at all is left to the decoder.
+    """
+    check_size_and_depth(data, limits)
+    if not data.isascii():
+        _check_utf8(data)
+    if data.count(b":") > 1:
+        _check_duplicate_keys(data)
+
+
+def check_size_and_depth(data: bytes, limits: Limits = DEFAULT_LIMITS) -> None:
+    """Raise `PayloadTooLarge` or `PayloadTooDeep`. Enough for bytes that our own encoder made."""
+    if len(data) > limits.size:
+        raise PayloadTooLarge(len(data), limits.size)
+    # There cannot be more levels than opening brackets, those in strings included.
+    if data.count(b"[") + data.count(b"{") > limits.depth:
+        _check_depth(data, limits.depth)
+
+
+def _check_depth(data: bytes, limit: int) -> None:
+    """Take away the innermost pairs of brackets, one level at a time: what is left after `limit` rounds is
+    deeper (or not JSON).
+    """
+    brackets = _STRING.sub(b"", data).translate(_BRACKETS, _NOT_BRACKETS)
+    for _ in range(limit):
+        if not brackets:
+            return
+        brackets = _without_innermost(brackets)
+    if b"[" in brackets:
+        raise PayloadTooDeep(limit + 1, limit)
+
+
+_INNERMOST: Final = re.compile(rb"\[\]")
+
+
+def _without_innermost(brackets: bytes) -> bytes:
+    return brackets.replace(b"[]", b"")
+
+
+def _check_utf8(data: bytes) -> None:
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        raise PayloadError(
+            "UTF-8", f"an invalid byte ({error.reason})", _path_of_bad_text(data, error.start)
+        ) from None
+
+
+def _path_of_bad_text(data: bytes, position: int) -> str:
+    """Find which value holds the invalid bytes; by position when the rest is not JSON either."""
+    try:
+        value = json.loads(data.decode("utf-8", "surrogateescape"))
+    except (ValueError, RecursionError):
+        return f"byte {position}"
+    return find_path(value, lambda item: isinstance(item, str) and _has_surrogate(item)) or f"byte {position}"
+
+
+def _has_surrogate(text: str) -> bool:
+    return any("\udc80" <= character <= "\udcff" for character in text)
+
+
+def _check_duplicate_keys(data: bytes) -> None:
+    keys = [text for text, colon in _STRING_AND_COLON.findall(data) if colon]
+    if len(set(keys)) == len(keys) and b"\\" not in data:
+        return
+    # Key names repeat: in different objects, which is fine, or in one. Or an escape may hide that two are
+    # equal.
+    try:
+        value = json.loads(data, object_pairs_hook=_object_of_pairs)
+    except (ValueError, RecursionError):
+        return  # Not JSON: the decoder says so, with the position.
+    path = find_path(value, lambda item: type(item) is _Repeated)
+    if path is not None:
+        raise PayloadError("each key once", "a key twice", path)
+
+
+class _Repeated:
+    """Stands in a parsed value where an object has a key twice."""
+
+
+def _object_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                members[key] = _Repeated()
+            seen.add(key)
+    return members
+
+
+def malformed(data: bytes, reason: str) -> PayloadError:
+    """Return the error for bytes that the decoder refused as JSON, with a path where one can be told: NaN and
+    Infinity, which Python's own json writes, are by far the most common.
+    """
+    try:
+        value = json.loads(data, parse_constant=_NotFinite)
+        path = find_path(value, lambda item: type(item) is _NotFinite)
+    except (ValueError, RecursionError):
+        path = None
+    if path is None:
+        return PayloadError("JSON", reason)
+    return PayloadError("a finite number", "NaN or Infinity, which JSON does not have", path)
+
+
+class _NotFinite:
+    """Stands in a parsed value where NaN or Infinity was."""
+
+    def __init__(self, name: str) -> None:
+        pass
+
+
+def find_path(value: Any, wanted: Any, path: str = "$") -> str | None:
+    """Return the path of the first item within plain JSON containers for which `wanted(item)` holds, keys
+    included.
+    """
+    if wanted(value):
+        return path
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if wanted(key):
+                return f"{path} (a key)"
+            found = find_path(item, wanted, path + member(key))
+            if found:
+                return found
+    elif isinstance(value, (list, tuple)):
+        for number, item in enumerate(value):
+            found = find_path(item, wanted, f"{path}[{number}]")
+            if found:
+                return found
+    return None
+
+
+def member(key: object) -> str:
+    """Return how a path names the member `key`: `.name`, or quoted and cut when it is no identifier."""
+    text = str(key)
+    return f".{text}" if text.isidentifier() else f"[{text[:40]!r}]"

@@ -1,0 +1,71 @@
+"""Whether a value survived being written and read.
+
+Encoding looks at values, decoding at annotations, and JSON has six types: a `datetime` under an unannotated
+parameter would arrive as text, a subclass as its base, a NaN as null. So what was encoded is decoded again at
+the sender and compared: a mistake is an error at the call that made it, with a path, and not a surprise on
+another machine. Equal values cost one `==`; only unequal ones are walked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Set
+from typing import Any, NamedTuple
+
+from sojourn.codecs.json_guard import member
+
+
+class Difference(NamedTuple):
+    """The first place at which two values differ."""
+
+    expected: str
+    received: str
+    path: str
+
+
+def difference(sent: Any, back: Any, path: str = "$") -> Difference | None:
+    """Return where `back`, the decoded value, is not what was sent; None when it is.
+
+    Lists and tuples are alike (JSON has one kind of array and the annotation decides), so are mappings; the
+    rest keeps its class. Classes without equality of their own are compared by their fields.
+    """
+    try:
+        if sent is back or bool(sent == back):
+            return None
+    except Exception:  # a user's __eq__ may raise anything; then the fields decide
+        pass
+    if isinstance(sent, float) and not math.isfinite(sent):
+        return Difference("a finite number", "NaN or Infinity, which JSON does not have", path)
+    if isinstance(sent, (list, tuple)) and isinstance(back, (list, tuple)) and len(sent) == len(back):
+        return _first(
+            difference(a, b, f"{path}[{n}]") for n, (a, b) in enumerate(zip(sent, back, strict=True))
+        )
+    if isinstance(sent, Mapping) and isinstance(back, Mapping):
+        return _mapping_difference(sent, back, path)
+    if isinstance(sent, Set) and isinstance(back, Set) and len(sent) == len(back):
+        return Difference("members that are equal after a round trip", "others", path)
+    if type(sent) is not type(back):
+        return Difference(type(back).__name__, type(sent).__name__, path)
+    return _first(difference(a, getattr(back, name, None), f"{path}.{name}") for name, a in _fields(sent))
+
+
+def _mapping_difference(sent: Mapping[Any, Any], back: Mapping[Any, Any], path: str) -> Difference | None:
+    strange = next((key for key in sent if key not in back), None)
+    if strange is not None or len(sent) != len(back):
+        return Difference("keys that are text, or annotated", f"a key of type {type(strange).__name__}", path)
+    return _first(difference(item, back[key], path + member(key)) for key, item in sent.items())
+
+
+def _first(differences: Iterator[Difference | None]) -> Difference | None:
+    return next((found for found in differences if found is not None), None)
+
+
+def _fields(value: Any) -> Iterator[tuple[str, Any]]:
+    """The fields of a dataclass, msgspec struct, attrs or pydantic object."""
+    if dataclasses.is_dataclass(value):
+        names = [field.name for field in dataclasses.fields(value)]
+    else:
+        names = list(getattr(value, "__struct_fields__", None) or getattr(value, "__dict__", None) or ())
+    for name in names:
+        yield name, getattr(value, name, None)
