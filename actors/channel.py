@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Awaitable
 from functools import lru_cache
-from typing import Any, Generic, TypeVar, cast, final, overload
+from typing import Any, Generic, TypeVar, final, overload
 
 from sojourn.broker.subjects import ChannelName, channel_name
 from sojourn.codecs.data import Type
@@ -59,6 +59,7 @@ class Channel(Generic[T]):
     name: ChannelName
     annotation: Any
     """The type as it was given."""
+    _type: Type
 
     @overload
     def __init__(self: Channel[Any], name: str) -> None: ...
@@ -74,7 +75,7 @@ class Channel(Generic[T]):
     @property
     def type(self) -> Type:
         """Converts the channel's values to and from JSON."""
-        return cast("Type", self._type)  # type: ignore[has-type]  # set in __init__, past the guard of __setattr__
+        return self._type
 
     @overload
     def receive(self, *, timeout: Duration | None = None) -> Awaitable[T]: ...

@@ -4,7 +4,6 @@ gives them to steps.
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -42,7 +41,8 @@ class Lifespan:
                 function=fn.__qualname__,
                 remedy="read settings inside it",
             )
-        functools.update_wrapper(self, fn)
+        self.__module__, self.__name__, self.__qualname__ = fn.__module__, fn.__name__, fn.__qualname__
+        self.__doc__ = fn.__doc__
         self.fn = fn
         self.name = f"{fn.__module__}:{fn.__qualname__}"
 

@@ -26,7 +26,7 @@ class Retry:
     backoff: Backoff
 
     def __init__(self, attempts: int = 3, backoff: Duration | Backoff = "1s..30s") -> None:
-        if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= MAX_ATTEMPTS:
+        if type(attempts) is not int or not 1 <= attempts <= MAX_ATTEMPTS:  # a bool is an int, and a mistake
             raise ValueError(
                 f"Retry(attempts=...): expected a whole number from 1 (try once) to {MAX_ATTEMPTS:,}, "
                 f"received {attempts!r}"
@@ -48,7 +48,7 @@ class Retry:
         """What users may write for a retry: a `Retry`, or a number of attempts. Raises `TypeError`."""
         if isinstance(value, Retry):
             return value
-        if isinstance(value, int) and not isinstance(value, bool):
+        if type(value) is int:  # not bool: True is no number of attempts
             return Retry(attempts=value)
         raise TypeError(
             'expected Retry(attempts=5, backoff="1s..1m") or a number of attempts, received '

@@ -144,8 +144,8 @@ class StepCall(Coroutine[Any, Any, R_co], Generic[R_co]):
         return self._iterator
 
     def __del__(self) -> None:
-        if not getattr(self, "_used", True):
-            warn_never_awaited(f"{self.step.name}(...)", cast("Site", self._site))
+        if self._site is not None and not self._used:
+            warn_never_awaited(f"{self.step.name}(...)", self._site)
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._used = True  # it lives on in the stored frame

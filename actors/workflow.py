@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
-from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, final, overload
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, final, overload
 
 from sojourn.codecs.data import Signature, Type
 from sojourn.codecs.durations import Duration, duration
@@ -39,6 +39,8 @@ class WorkflowCall(Awaitable[R_co], Generic[R_co]):
     workflow: Workflow[..., R_co]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    _site: Site | None
+    _used: bool
 
     def __init__(
         self,
@@ -77,8 +79,8 @@ class WorkflowCall(Awaitable[R_co], Generic[R_co]):
         raise AttributeError(f"a call cannot be changed ({name!r} was set); make another")
 
     def __del__(self) -> None:
-        if not getattr(self, "_used", True):
-            warn_never_awaited(f"{self.workflow.name}(...)", cast("Site", self._site))  # type: ignore[has-type]  # set past __setattr__
+        if self._site is not None and not self._used:
+            warn_never_awaited(f"{self.workflow.name}(...)", self._site)
 
     def __reduce__(self) -> tuple[Any, ...]:
         self.use()  # it lives on in the stored frame
