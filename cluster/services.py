@@ -162,10 +162,13 @@ class ServedPartition(Protocol):
     the engine loop.
     """
 
-    async def start(self, held: Sequence[Held], consumers: Mapping[str, str]) -> None:
+    async def start(
+        self, held: Sequence[Held], consumers: Mapping[str, str], *, taken_over: bool = False
+    ) -> None:
         """Attached: load the actors that have held events, then begin to pull.
 
-        `consumers` maps the stream's short name ("mail", "ctl", "wake") to the consumer's name. Raises when
+        `consumers` maps the stream's short name ("mail", "ctl", "wake") to the consumer's name. `taken_over`:
+        the former owner's lease ended while it held the partition, so attempts are counted (I7). Raises when
         it cannot (then it is dropped).
         """
 
