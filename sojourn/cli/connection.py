@@ -1,0 +1,168 @@
+"""How every command finds its broker, and the decorator that makes a command out of an async function.
+
+The address is, in this order: `--server`, the environment's SOJOURN_SERVER, the server of a `sojourn dev`
+running in this folder (it leaves its address in `.sojourn/dev.json`), and nats://127.0.0.1:4222.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+
+import click
+
+from .devfile import DevFile
+from .failures import Exit, report
+from .output import Output
+
+if TYPE_CHECKING:
+    from sojourn.actors.client import Client
+    from sojourn.broker.nats import NatsBroker
+    from sojourn.broker.subjects import Subjects
+
+DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
+CONNECT_SECONDS: Final = 5.0
+
+P = ParamSpec("P")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Where the broker is and who asks. Opening one is cheap; commands open it once."""
+
+    server: str
+    namespace: str
+    credentials: Path | None = None
+    user: str = ""
+    password: str = ""
+
+    @asynccontextmanager
+    async def broker(self) -> AsyncIterator[NatsBroker]:
+        """A connection to the broker, closed on leaving. Raises `ConnectFailed`."""
+        from sojourn.broker.nats import NatsBroker
+
+        connected = await NatsBroker.connect(self.options("sojourn command line"))
+        try:
+            yield connected
+        finally:
+            await connected.close()
+
+    def options(self, name: str) -> Any:
+        """`NatsOptions` for this connection, under a name that operators see on the server."""
+        from sojourn.broker.nats import NatsOptions
+
+        return NatsOptions(
+            self.server,
+            name=name,
+            credentials=str(self.credentials) if self.credentials else None,
+            user=self.user or None,
+            password=self.password or None,
+            connect_timeout=CONNECT_SECONDS,
+        )
+
+    async def subjects(self, broker: NatsBroker) -> Subjects:
+        """The names of this namespace, with the number of partitions the broker has stored. Raises
+        `StreamNotFound`.
+        """
+        from sojourn.broker.subjects import Subjects
+        from sojourn.broker.topology import read_stored
+
+        stored = await read_stored(broker, self.namespace)
+        return Subjects(self.namespace, stored.partitions)
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        """A client of this namespace."""
+        from sojourn.actors.client import Client
+
+        async with self.broker() as broker:
+            yield Client(broker, await self.subjects(broker))
+
+
+def connection_options(function: F) -> F:
+    """Add --server, --namespace and credentials to a command; it receives one `connection`."""
+
+    @functools.wraps(function)
+    def with_connection(
+        *args: Any,
+        server: str | None,
+        namespace: str | None,
+        creds: Path | None,
+        user: str | None,
+        password: str | None,
+        **kwargs: Any,
+    ) -> Any:
+        running = DevFile.read(Path.cwd()) if server is None else None
+        connection = Connection(
+            server=server or (running.server if running else DEFAULT_SERVER),
+            namespace=namespace or (running.namespace if running else "default"),
+            credentials=creds,
+            user=user or "",
+            password=password or "",
+        )
+        return function(*args, connection=connection, **kwargs)
+
+    for option in (
+        click.option(
+            "--password", envvar="SOJOURN_PASSWORD", help="Password of --user; better in SOJOURN_PASSWORD."
+        ),
+        click.option("--user", envvar="SOJOURN_USER", help="NATS user."),
+        click.option(
+            "--creds",
+            envvar="SOJOURN_CREDS",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="NATS credentials file.",
+        ),
+        click.option("-n", "--namespace", envvar="SOJOURN_NAMESPACE", help="Namespace.  [default: default]"),
+        click.option(
+            "-s",
+            "--server",
+            envvar="SOJOURN_SERVER",
+            help=f"NATS server(s).  [default: `sojourn dev` here, or {DEFAULT_SERVER}]",
+        ),
+    ):
+        with_connection = option(with_connection)
+    return with_connection  # type: ignore[return-value]  # click's options change the parameters behind the type's back
+
+
+def reported(function: Callable[Concatenate[Output, P], Awaitable[Exit | None]]) -> Callable[P, None]:
+    """Add --json, run the async function, and end the process with its exit code or its failure's."""
+
+    @click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        help="One JSON document on standard output; errors as JSON on standard error.",
+    )
+    @functools.wraps(function)
+    def command(*args: P.args, **kwargs: P.kwargs) -> None:
+        output = Output.standard(json=bool(kwargs.pop("as_json")))
+        try:
+            code = asyncio.run(_run(function, output, *args, **kwargs))
+        except click.ClickException:
+            raise
+        except (
+            BaseException
+        ) as error:  # every failure becomes an exit code and a sentence; defects keep their traceback
+            if isinstance(error, SystemExit):
+                raise
+            code = report(error, output)
+        sys.exit(code)
+
+    return command
+
+
+async def _run(
+    function: Callable[Concatenate[Output, P], Awaitable[Exit | None]],
+    output: Output,
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> Exit:
+    return await function(output, *args, **kwargs) or Exit.DONE

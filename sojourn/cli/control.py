@@ -1,0 +1,91 @@
+"""Operators' verbs on one actor: control messages that its owner carries out and records with who sent
+them.
+"""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from typing import Any
+
+import click
+
+from .connection import Connection, connection_options, reported
+from .output import Output
+from .values import DurationValue
+
+
+def operator() -> str:
+    """Who sends a control message, as the record keeps it: user@host."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # no name for this user id
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
+
+
+async def _send(
+    output: Output, connection: Connection, verb: str, actor: str, done: str, **options: Any
+) -> None:
+    async with connection.client() as client:
+        handle = client.handle(actor)
+        await getattr(handle, verb)(by=operator(), **options)
+    if output.json:
+        output.document({"id": actor, "request": verb, "by": operator()})
+    else:
+        output.say(f"{actor}: {done}")
+
+
+@click.command()
+@click.argument("actor")
+@click.option("--reason", default="", help="Why; the workflow can read it.")
+@click.option(
+    "--grace", type=DurationValue(), help="How long its cleanup may take.  [default: the workflow's own]"
+)
+@connection_options
+@reported
+async def cancel(
+    output: Output, connection: Connection, actor: str, reason: str, grace: float | None
+) -> None:
+    """Cancel ACTOR: `Cancelled` is raised where it waits, its cleanup runs, its children are cancelled too."""
+    await _send(output, connection, "cancel", actor, "asked to cancel", reason=reason, grace=grace)
+
+
+@click.command()
+@click.argument("actor")
+@click.option("--reason", default="", help="Why; recorded.")
+@connection_options
+@reported
+async def terminate(output: Output, connection: Connection, actor: str, reason: str) -> None:
+    """End ACTOR at once, without running its cleanup. Needs none of its code."""
+    await _send(output, connection, "terminate", actor, "asked to terminate", reason=reason)
+
+
+@click.command()
+@click.argument("actor")
+@click.option("--reason", default="", help="Why; recorded.")
+@connection_options
+@reported
+async def pause(output: Output, connection: Connection, actor: str, reason: str) -> None:
+    """Hold ACTOR where it is: its mail is kept, its code does not run until `sojourn resume`."""
+    await _send(output, connection, "pause", actor, "asked to pause", reason=reason)
+
+
+@click.command()
+@click.argument("actor")
+@click.option("--reason", default="", help="Why; recorded.")
+@connection_options
+@reported
+async def resume(output: Output, connection: Connection, actor: str, reason: str) -> None:
+    """Let a paused ACTOR go on."""
+    await _send(output, connection, "resume", actor, "asked to resume", reason=reason)
+
+
+@click.command()
+@click.argument("actor")
+@click.option("--reason", default="", help="Why; recorded.")
+@connection_options
+@reported
+async def release(output: Output, connection: Connection, actor: str, reason: str) -> None:
+    """Try a quarantined ACTOR again, from its last good record."""
+    await _send(output, connection, "release", actor, "asked to be released", reason=reason)

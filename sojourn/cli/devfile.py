@@ -1,0 +1,55 @@
+"""`.sojourn/dev.json`: how a running `sojourn dev` tells the other commands in its folder where its server
+is.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+FOLDER: Final = ".sojourn"
+_NAME: Final = "dev.json"
+
+
+@dataclass(frozen=True, slots=True)
+class DevFile:
+    """Address and namespace of a running `sojourn dev`, and its process."""
+
+    server: str
+    namespace: str
+    pid: int
+
+    @classmethod
+    def read(cls, folder: Path) -> DevFile | None:
+        """What is running in `folder`, or None: no file, not ours, or its process is gone."""
+        try:
+            found = orjson.loads((folder / FOLDER / _NAME).read_bytes())
+            dev = cls(str(found["server"]), str(found["namespace"]), int(found["pid"]))
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+        return dev if _lives(dev.pid) else None
+
+    def write(self, folder: Path) -> None:
+        """Leave it in `folder`/.sojourn."""
+        place = folder / FOLDER
+        place.mkdir(exist_ok=True)
+        (place / _NAME).write_bytes(orjson.dumps(asdict(self)))
+
+    @staticmethod
+    def remove(folder: Path) -> None:
+        """Take it away; fine when it is not there."""
+        (folder / FOLDER / _NAME).unlink(missing_ok=True)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

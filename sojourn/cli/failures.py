@@ -1,0 +1,123 @@
+"""How a command fails: exit codes, and one sentence with what to do next.
+
+Codes are part of the interface: scripts branch on them. An error that is in no family here is a defect of
+Sojourn: its traceback is shown.
+"""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from rich.text import Text
+
+from sojourn.codecs.errors import SojournError
+
+from .output import Output, clean
+
+
+class Exit(IntEnum):
+    """Exit codes of every command."""
+
+    DONE = 0
+    FAILED = 1
+    """The command worked; its answer is a failure (the workflow failed, `check` found something)."""
+    USAGE = 2
+    UNREACHABLE = 3
+    """No broker, or nobody who owns the actor, answers."""
+    NOT_FOUND = 4
+    TIMED_OUT = 5
+    REFUSED = 6
+    """The broker or the actor's owner said no."""
+    DEFECT = 70
+    INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A failed command as it is reported."""
+
+    code: Exit
+    message: str
+    hint: str = ""
+
+
+class CommandFailed(SojournError):
+    """A command's own verdict, with its exit code."""
+
+    def __init__(self, code: Exit, message: str, hint: str = "") -> None:
+        super().__init__(code, message, hint)
+        self.code = code
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def explain(error: BaseException) -> Failure:
+    """The exit code and words for an error. `DEFECT` when nothing here expects it."""
+    from sojourn.actors import errors as actors
+    from sojourn.broker import errors as broker
+
+    match error:
+        case CommandFailed():
+            return Failure(error.code, error.message, error.hint)
+        case KeyboardInterrupt():
+            return Failure(Exit.INTERRUPTED, "interrupted")
+        case broker.ConnectFailed():
+            return Failure(
+                Exit.UNREACHABLE,
+                str(error),
+                "Start one with `sojourn dev app.py`, or name yours with --server or SOJOURN_SERVER.",
+            )
+        case broker.StreamNotFound() | broker.TopologyDrift() | broker.NoResponders() | actors.NoAnswer():
+            return Failure(Exit.UNREACHABLE, str(error))
+        case actors.NoSuchActor() | actors.NoSuchWorkflow() | actors.NoSuchChannel():
+            return Failure(Exit.NOT_FOUND, str(error))
+        case actors.ResultTimeout():
+            return Failure(Exit.TIMED_OUT, str(error))
+        case broker.OutcomeUnknown():
+            return Failure(Exit.TIMED_OUT, str(error))
+        case broker.InvalidName():
+            return Failure(Exit.USAGE, str(error))
+        case broker.BrokerError() | actors.AlreadyStarted() | actors.MailboxFull() | actors.Refused():
+            return Failure(Exit.REFUSED, str(error))
+        case actors.Rejected() | SojournError():
+            return Failure(Exit.FAILED, str(error))
+        case TimeoutError():
+            return Failure(Exit.TIMED_OUT, str(error) or "no answer in the time given")
+        case ConnectionError() | OSError():
+            return Failure(Exit.UNREACHABLE, str(error))
+        case _:
+            return Failure(Exit.DEFECT, f"{type(error).__name__}: {error}")
+
+
+def report(error: BaseException, output: Output) -> Exit:
+    """Print the failure on standard error (as JSON with `--json`) and return the exit code."""
+    failure = explain(error)
+    if output.json:
+        output.stderr.write(_as_json(error, failure))
+        output.stderr.flush()
+        return failure.code
+    if failure.code is Exit.DEFECT:
+        output.stderr.write("".join(traceback.format_exception(error)))
+    output.errors.print(Text("error: ", style="bold red") + Text(clean(failure.message, 2_000)))
+    if failure.hint:
+        output.errors.print(Text(failure.hint, style="dim"))
+    return failure.code
+
+
+def _as_json(error: BaseException, failure: Failure) -> str:
+    import orjson
+
+    document: dict[str, Any] = {
+        "error": type(error).__name__,
+        "message": failure.message,
+        "exit": int(failure.code),
+    }
+    if failure.hint:
+        document["hint"] = failure.hint
+    return orjson.dumps(document).decode() + "\n"

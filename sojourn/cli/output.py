@@ -1,0 +1,146 @@
+"""What commands print: tables and sentences for people, or one JSON document with `--json`.
+
+Whatever comes from outside (ids, stages, tags, reasons, error texts) is escaped and cut before it reaches a
+terminal: an actor's id or a rejected message's text must not be able to move the cursor or imitate our own
+words.
+"""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, TextIO
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sojourn.codecs.durations import format_duration
+
+LONGEST: Final = 400
+"""Characters of one text from outside that are shown; more is cut, and says so."""
+
+_INVISIBLE: Final = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
+
+STYLES: Final[Mapping[str, str]] = {
+    "completed": "green",
+    "rejected": "yellow",
+    "failed": "red",
+    "terminated": "red",
+    "quarantined": "bold red",
+    "paused": "yellow",
+    "pin": "yellow",
+    "cancelled": "magenta",
+    "cancelling": "magenta",
+    "suspended": "cyan",
+    "running": "bold cyan",
+    "runnable": "bold cyan",
+}
+"""Colour of each state of an actor."""
+
+
+def clean(text: str, longest: int = LONGEST) -> str:
+    """Text from outside with everything that a terminal would act on made visible, and cut to `longest`
+    characters.
+    """
+    shown = "".join(
+        character
+        if character == "\n" or unicodedata.category(character) not in _INVISIBLE
+        else _escaped(character)
+        for character in text[: longest + 1]
+    )
+    return shown if len(text) <= longest else f"{shown[:longest]}... ({len(text)} characters)"
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def age(seconds: float) -> str:
+    """A span of time in words, coarse enough to be read at a glance: `3s`, `12m`, `4h`, `9d`."""
+    if seconds < 1:
+        return "now"
+    for unit in (86_400, 3_600, 60):
+        if seconds >= 2 * unit:
+            return format_duration(seconds // unit * unit)
+    return format_duration(float(int(seconds)))
+
+
+def moment(unix: float) -> str:
+    """A point in time, UTC, to the second."""
+    return datetime.fromtimestamp(unix, tz=UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where a command's answer goes. `json` prints one document on standard output and nothing else there."""
+
+    json: bool
+    stdout: TextIO
+    stderr: TextIO
+
+    @classmethod
+    def standard(cls, *, json: bool) -> Output:
+        """Output on the process's own streams."""
+        return cls(json, sys.stdout, sys.stderr)
+
+    @property
+    def console(self) -> Console:
+        """Standard output as a rich console."""
+        return Console(file=self.stdout, highlight=False, soft_wrap=False)
+
+    @property
+    def errors(self) -> Console:
+        """Standard error as a rich console."""
+        return Console(file=self.stderr, highlight=False)
+
+    def document(self, value: Any) -> None:
+        """Print one JSON document."""
+        encoded = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS, default=str)
+        self.stdout.write(encoded.decode() + "\n")
+        self.stdout.flush()
+
+    def say(self, sentence: str, style: str = "") -> None:
+        """Print one sentence for people; nothing with `--json`."""
+        if not self.json:
+            self.console.print(Text(sentence, style=style))
+
+    def note(self, sentence: str) -> None:
+        """Print a remark beside the answer, on standard error; nothing with `--json`."""
+        if not self.json:
+            self.errors.print(Text(sentence, style="dim"))
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
+        """Print a table for people. Cells are cleaned; a state is coloured."""
+        table = Table(
+            title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold"
+        )
+        for column in columns:
+            table.add_column(column, overflow="fold")
+        for row in rows:
+            table.add_row(*(cell(value) for value in row))
+        self.console.print(table)
+
+    def facts(self, pairs: Iterable[tuple[str, object]]) -> None:
+        """Print name and value pairs, leaving out what is empty."""
+        table = Table(box=None, pad_edge=False, show_header=False)
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, value in pairs:
+            if value not in ("", None, (), [], {}):
+                table.add_row(name, cell(value))
+        self.console.print(table)
+
+
+def cell(value: object) -> Text:
+    """One cell of a table."""
+    if isinstance(value, Text):
+        return value
+    if isinstance(value, list | tuple):
+        value = ", ".join(str(part) for part in value)
+    text = clean(str(value))
+    return Text(text, style=STYLES.get(text, ""))

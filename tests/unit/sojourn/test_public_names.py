@@ -1,0 +1,49 @@
+"""What `import sojourn` offers, pinned: a name here is a promise to users."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import sojourn
+
+PUBLIC = """
+AlreadyStarted Cancelled CannotSuspend Channel Child ChildCancelled ChildFailed ChildTerminated Client Description
+FrameTooLarge Handle LimitExceeded Limits Lock MailboxFull NeverAwaited NoSuchActor NoSuchChannel NoSuchWorkflow
+NotInWorkflow PinNotSatisfied ReceiveTimeout Registry Rejected ResultTimeout Retry RetryLater Semaphore SojournError
+SpawnRefused Step StepCall StepFailed StepTimeout TaskGroup Workflow WorkflowCall WorkflowCancelled WorkflowFailed
+WorkflowQuarantined WorkflowTerminated checkpoint create_task current gather lifespan publish_state race receive
+receive_message resource send sleep sleep_until spawn stage step tag timeout wait workflow
+""".split()
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(sojourn.__all__) == sorted(PUBLIC)
+    assert dir(sojourn) == [*sojourn.__all__, "__version__"]
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_each_public_name_exists_and_is_documented(name: str) -> None:
+    value = getattr(sojourn, name)
+    assert (getattr(value, "__doc__", None) or "").strip()
+
+
+def test_type_checkers_see_the_same_names_in_the_same_modules() -> None:
+    tree = ast.parse(Path(sojourn.__file__).read_text())
+    guarded = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {
+        alias.asname or alias.name: node.module
+        for node in guarded.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    where = {name: module for module, names in sojourn._WHERE.items() for name in names}
+    assert seen == where
+    assert sorted(where) == sorted(sojourn.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'wrokflow'"):
+        sojourn.wrokflow  # noqa: B018  # reading it is the test
