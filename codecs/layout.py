@@ -159,7 +159,9 @@ def _verify(layout: Layout) -> None:
         must(_word(id(outer) + layout.exception) in (0, id(None)), "handled exception")
         outer.send(None)
         inner: Any = outer.cr_await
-        must(state(outer) in (SUSPENDED, DELEGATING) and state(inner) in (SUSPENDED, DELEGATING), "state byte")
+        must(
+            state(outer) in (SUSPENDED, DELEGATING) and state(inner) in (SUSPENDED, DELEGATING), "state byte"
+        )
         waiting = slots(outer)
         must(len(waiting) > len(names), "number of live slots")
         must(waiting[-1] == id(inner), "value stack")

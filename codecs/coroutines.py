@@ -1,0 +1,346 @@
+"""Coroutines, generators, async generators and the small awaitables of the interpreter, as values that can be pickled.
+
+Theory. Each is reduced in two phases, so that a cycle through the object itself ends at the memo: *make* calls the function
+found for its code (fresh, arguments None), *fill* writes where the captured one stood. What a coroutine awaits lies on top of
+its value stack and is pickled as part of it, so the chain of awaits needs no code of its own.
+
+The stored state is `(offset * 4 + kind, mask, handled exception, values)` and, only when it differs from what a fresh one
+has, a dictionary of extras. Kinds are those of `layout`.
+"""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+import gc
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from . import slots
+from .identity import Code, CodeNotFound, code_of, known_code
+from .layout import CREATED, FINISHED, RUNNING, current
+from .liveness import live_mask
+
+KINDS = (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType)
+
+
+async def _nothing() -> None:
+    return
+
+
+async def _nothing_generated() -> Any:
+    yield
+
+
+def _awaitable_types() -> tuple[type, type, type, type]:
+    """The types of `co.__await__()`, `agen.asend()`, `agen.athrow()` and `anext(agen, default)`, which have no names."""
+    coroutine, generator = _nothing(), _nothing_generated()
+    wrapper, send, throw = coroutine.__await__(), generator.asend(None), generator.aclose()
+    following = anext(generator, None)  # type: ignore[arg-type]  # an async generator is what it takes
+    kinds = type(wrapper), type(send), type(throw), type(following)
+    coroutine.close()
+    for each in (following, send, throw):
+        each.close()
+    return kinds
+
+
+WRAPPER, ASEND, ATHROW, ANEXT = _awaitable_types()
+
+
+class CannotCapture(Exception):  # internal: `diagnosis` turns it into CannotSuspend with the place
+    """A value cannot be stored. The message is the remedy; `type_name` names what it is."""
+
+    def __init__(self, type_name: str, remedy: str) -> None:
+        self.type_name = type_name
+        super().__init__(remedy)
+
+
+def code_object(target: Any) -> types.CodeType:
+    """The code of a coroutine, generator or async generator. Materialises no frame."""
+    if type(target) is types.CoroutineType:
+        return target.cr_code
+    code: types.CodeType = target.gi_code if type(target) is types.GeneratorType else target.ag_code
+    return code
+
+
+def found_code(target: Any) -> Code:
+    """The named code of `target`; raises CannotCapture when it cannot be found by name."""
+    code = code_object(target)
+    try:
+        return code_of(code, _globals_of(target))
+    except CodeNotFound as error:
+        raise CannotCapture(type(target).__name__, str(error)) from error
+
+
+def _globals_of(target: Any) -> dict[str, Any] | None:
+    """The module namespace that a suspended frame runs in: the one module dictionary that its head points to."""
+    if known_code(code_object(target)):
+        return None
+    namespaces = {
+        id(vars(module)): module
+        for module in list(sys.modules.values())
+        if isinstance(module, types.ModuleType)
+    }
+    namespaces.pop(id(vars(builtins)), None)
+    head = ctypes.string_at(id(target) + 16, type(target).__basicsize__ - 16)
+    for at in range(0, len(head), 8):
+        module = namespaces.get(int.from_bytes(head[at : at + 8], "little"))
+        if module is not None:
+            return vars(module)
+    return None
+
+
+def capture(target: Any, code: Code) -> tuple[Any, ...]:
+    """The state of `target` where it stands, as `fill` takes it."""
+    at = slots.standing(target, code.code)
+    kind = at.kind
+    if kind == RUNNING:
+        raise CannotCapture(type(target).__name__, "it is running now; capture it when it is suspended")
+    mask = at.mask
+    if kind != CREATED:
+        mask = _wanted(code, at.lasti, mask)
+    contents = slots.values(target, at, mask) if mask else []
+    state = (at.lasti * 4 | kind, mask, slots.handled(target), contents)
+    extras = _extras(target, code.code)
+    return (*state, extras) if extras else state
+
+
+def _wanted(code: Code, lasti: int, mask: int) -> int:
+    plan = code.plans.get((lasti, mask))
+    if plan is None:
+        plan = mask & (live_mask(code.code, lasti) | -1 << code.slots)
+        code.plans[lasti, mask] = plan
+    wanted: int = plan
+    return wanted
+
+
+def _extras(target: Any, code: types.CodeType) -> dict[str, Any]:
+    extras: dict[str, Any] = {}
+    if target.__qualname__ != code.co_qualname:
+        extras["qualname"] = target.__qualname__
+    if target.__name__ != code.co_name:
+        extras["name"] = target.__name__
+    if type(target) is types.AsyncGeneratorType:
+        flags = slots.async_flags(target)
+        if flags != (False, False):
+            extras["flags"] = flags
+    return extras
+
+
+def fill(target: Any, state: tuple[Any, ...]) -> None:
+    """Make a fresh coroutine stand where the captured one stood. Raises ValueError when the state does not fit its code."""
+    position, mask, handled, contents, *more = state
+    kind, lasti = position & 3, position >> 2
+    if kind == FINISHED:
+        _finish(target)
+    else:
+        slots.write(target, code_object(target), kind, lasti, mask, contents, handled)
+    if more:
+        extras = more[0]
+        target.__qualname__ = extras.get("qualname", target.__qualname__)
+        target.__name__ = extras.get("name", target.__name__)
+        if "flags" in extras:
+            slots.set_async_flags(target, *extras["flags"])
+
+
+def _finish(target: Any) -> None:
+    if type(target) is not types.AsyncGeneratorType:
+        target.close()
+        return
+    try:
+        target.aclose().send(None)
+    except StopIteration:
+        pass
+
+
+# -- the interpreter's own awaitables -----------------------------------------------------------------------------------
+
+_ITERATING, _CLOSED = 1, 2
+_GENERATOR, _ARGUMENT, _STATE = 16, 24, 32
+
+
+def wrapped_coroutine(wrapper: Any) -> Any:
+    """The coroutine behind `co.__await__()`."""
+    return gc.get_referents(wrapper)[0]
+
+
+def await_of(coroutine: Any) -> Any:
+    """Restores `co.__await__()`."""
+    return coroutine.__await__()
+
+
+def send_parts(target: Any) -> tuple[Any, ...]:
+    """(async generator, value to send, state) of an `agen.asend(value)`."""
+    _verify_awaitables()
+    generator = ctypes.py_object.from_address(id(target) + _GENERATOR).value
+    argument = ctypes.c_ssize_t.from_address(id(target) + _ARGUMENT).value
+    value = ctypes.py_object.from_address(id(target) + _ARGUMENT).value if argument else None
+    return generator, value, ctypes.c_int.from_address(id(target) + _STATE).value
+
+
+def send_of(generator: Any, value: Any, state: int) -> Any:
+    """Restores an `agen.asend(value)` in the state it had."""
+    _verify_awaitables()
+    target = generator.asend(value)
+    ctypes.c_int.from_address(id(target) + _STATE).value = state
+    return target
+
+
+def throw_parts(target: Any) -> tuple[Any, ...]:
+    """(async generator, arguments or None for `aclose`, state) of an `agen.athrow(...)` or `agen.aclose()`."""
+    _verify_awaitables()
+    generator = ctypes.py_object.from_address(id(target) + _GENERATOR).value
+    state = ctypes.c_int.from_address(id(target) + _throw_state).value
+    if state == 0:
+        raise CannotCapture("async_generator_athrow", "await it at once instead of keeping it in a variable")
+    has_arguments = ctypes.c_ssize_t.from_address(id(target) + _ARGUMENT).value != 0
+    return generator, has_arguments, state
+
+
+def throw_of(generator: Any, has_arguments: bool, state: int) -> Any:
+    """Restores an `agen.athrow(...)` or `agen.aclose()` that is under way: what was thrown has been delivered already."""
+    _verify_awaitables()
+    target = generator.athrow(GeneratorExit()) if has_arguments else generator.aclose()
+    ctypes.c_int.from_address(id(target) + _throw_state).value = state
+    return target
+
+
+def next_parts(target: Any) -> tuple[Any, Any]:
+    """(awaitable, default) of an `anext(iterator, default)`."""
+    _verify_awaitables()
+    wrapped, default = (
+        ctypes.py_object.from_address(id(target) + at).value for at in (_GENERATOR, _ARGUMENT)
+    )
+    return wrapped, default
+
+
+class _Given:
+    """An async iterator whose `__anext__` is already there: `anext(_Given(a), d)` wraps `a` itself."""
+
+    def __init__(self, awaitable: Any) -> None:
+        self.awaitable = awaitable
+
+    def __aiter__(self) -> Any:
+        return self
+
+    def __anext__(self) -> Any:
+        return self.awaitable
+
+
+def next_of(awaitable: Any, default: Any) -> Any:
+    """Restores an `anext(iterator, default)`."""
+    return anext(_Given(awaitable), default)
+
+
+_throw_state = 0
+
+
+def _verify_awaitables() -> None:
+    """Check by reading where these objects keep their state, once; `layout` has the reasons."""
+    global _throw_state
+    if _throw_state:
+        return
+    from .errors import UnsupportedInterpreter
+
+    layout = current()
+    marker = object()
+    generator = _nothing_generated()
+    send, throw, close = generator.asend(marker), generator.athrow(KeyError(1)), generator.aclose()
+    following = anext(generator, marker)  # type: ignore[call-overload]  # an async generator is what it takes
+    size = {kind: kind.__basicsize__ for kind in (ASEND, ATHROW)}
+
+    def words(target: Any, count: int) -> list[int]:
+        return [ctypes.c_ssize_t.from_address(id(target) + 16 + 8 * index).value for index in range(count)]
+
+    states = [
+        at for at in range(_STATE, size[ATHROW] - 3, 8) if _int_at(throw, at) == 0 and _int_at(close, at) == 0
+    ]
+    before = words(send, 2) + words(throw, 1) + words(close, 2), _int_at(send, _STATE), words(following, 2)[1]
+    send.close()
+    throw.close()
+    close.close()
+    states = [at for at in states if _int_at(throw, at) == _CLOSED and _int_at(close, at) == _CLOSED]
+    home = id(generator)
+    good = before == ([home, id(marker), home, home, 0], 0, id(marker)) and _int_at(send, _STATE) == _CLOSED
+    following.close()
+    if not good or len(states) != 1:
+        raise UnsupportedInterpreter(
+            f"cpython 3.{layout.minor}", "its async generator awaitables are not as expected"
+        )
+    _throw_state = states[0]
+
+
+def _int_at(target: Any, at: int) -> int:
+    return ctypes.c_int.from_address(id(target) + at).value
+
+
+# -- discard ------------------------------------------------------------------------------------------------------------
+
+
+def discard(*coroutines: Any) -> None:
+    """Drop suspended coroutines, with everything they await and every generator they hold, in silence.
+
+    No `finally`, `except` or `__aexit__` runs and nothing warns (PROTOCOL I10: cleanup runs when an actor ends, never because
+    memory was reclaimed). Afterwards they are finished. A coroutine that is running now raises ValueError.
+    """
+    current()
+    held = list(held_by(coroutines))
+    for target in held:
+        if slots.kind_of(target) == RUNNING:
+            raise ValueError(f"{target.__qualname__} is running and cannot be discarded")
+    for target in held:
+        slots.disarm(target, code_object(target))
+    for target in held:
+        if type(target) is not types.AsyncGeneratorType:
+            target.close()
+        else:
+            _close_silently(target)
+
+
+def _close_silently(target: Any) -> None:
+    """End a disarmed async generator: only the frame's own release is wanted, none of the protocol around it."""
+    if slots.kind_of(target) == CREATED:
+        return
+    slots.set_async_flags(target, closed=False, running=False)
+    try:
+        target.aclose().send(None)
+    except (StopIteration, StopAsyncIteration, GeneratorExit):
+        pass
+
+
+_OPAQUE = (type, types.ModuleType, types.CodeType, types.FrameType, str, bytes, int, float)
+_MAX_VISITED = 1_000_000
+
+
+def held_by(roots: tuple[Any, ...]) -> Iterator[Any]:
+    """Every coroutine, generator and async generator that the roots hold, directly or through plain objects."""
+    seen: set[int] = set()
+    queue = list(roots)
+    while queue and len(seen) < _MAX_VISITED:
+        each = queue.pop()
+        if id(each) in seen or isinstance(each, _OPAQUE):
+            continue
+        seen.add(id(each))
+        if type(each) in KINDS:
+            yield each
+        queue += _held_by(each)
+
+
+def _held_by(each: Any) -> list[Any]:
+    if type(each) is types.FunctionType:
+        return [*(each.__closure__ or ()), *(each.__defaults__ or ())]
+    if type(each) in KINDS:
+        return _held_by_frame(each)
+    if not gc.is_tracked(each):
+        # Untracked containers hold nothing that could be suspended.
+        return [wrapped_coroutine(each)] if type(each) is WRAPPER else []
+    return gc.get_referents(each)
+
+
+def _held_by_frame(target: Any) -> list[Any]:
+    code = code_object(target)
+    at = slots.standing(target, code)
+    held = slots.values(target, at, at.mask) if at.mask else []
+    return [*held, slots.handled(target)]

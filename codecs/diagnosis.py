@@ -1,0 +1,240 @@
+"""Why a graph cannot be stored: function, line, variable and the path inside it. Runs only after a capture has failed.
+
+The capture itself stays fast and says only that something failed. Here each variable of each suspended function is tried
+alone, then its parts, until the innermost value that fails is found.
+"""
+
+from __future__ import annotations
+
+import io
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from . import coroutines, slots
+from .coroutines import CannotCapture, code_object
+from .errors import CannotSuspend
+from .layout import CREATED, FINISHED
+from .liveness import live_mask
+from .pickler import FramePickler, type_name
+
+_MAX_DEPTH = 24
+_MAX_PARTS = 10_000
+
+_REMEDIES = (
+    # (module prefix of the class, its name or "" for all, what to do), first match
+    ("socket", "", "open it inside a step or after the await"),
+    ("ssl", "", "open it inside a step or after the await"),
+    ("_io", "", "open the file inside a step, or read what you need before the await and close it"),
+    ("_thread", "", "locks guard threads, and a workflow has none; drop it, or keep it inside a step"),
+    ("threading", "", "threads and their locks cannot move; keep them inside a step"),
+    ("_contextvars", "Token", "reset the context variable before the await"),
+    ("contextvars", "Token", "reset the context variable before the await"),
+    ("_contextvars", "", "keep context variables at module level and do not hold a context across an await"),
+    ("asyncio", "", "it belongs to an event loop; use Sojourn's counterpart, or keep it inside a step"),
+    ("_asyncio", "", "it belongs to an event loop; use Sojourn's counterpart, or keep it inside a step"),
+    ("uvloop", "", "it belongs to an event loop; use Sojourn's counterpart, or keep it inside a step"),
+    ("concurrent", "", "take its result before the await, or keep it inside a step"),
+    ("sqlite3", "", "open the connection inside a step, with `resource` or by hand"),
+    ("weakref", "", "hold the object itself, or look it up again after the await"),
+    ("re", "Match", "take the groups you need before the await"),
+)
+_OPEN_LATER = "open it inside a step or after the await"
+
+
+def explain(root: object, visited: list[Any], error: Exception) -> CannotSuspend:
+    """The error for a failed capture of `root`: the suspended functions `visited` are searched, the last first."""
+    for target in reversed(visited):
+        try:
+            coroutines.found_code(target)
+        except CannotCapture as problem:
+            line, file = _place(target)
+            return CannotSuspend(
+                code_object(target).co_qualname, line, "", "", type_name(type(target)), str(problem), file
+            )
+        for variable, value in _variables(target):
+            problem = _problem(value)
+            if problem is not None:
+                return _located(target, variable, value, problem)
+    path, culprit, problem = _innermost(root, error)
+    return CannotSuspend("", 0, "", path, type_name(type(culprit)), _remedy(culprit, problem))
+
+
+def _located(target: Any, variable: str, value: Any, problem: Exception) -> CannotSuspend:
+    path, culprit, problem = _innermost(value, problem)
+    line, file = _place(target)
+    named = problem.type_name if isinstance(problem, CannotCapture) else type_name(type(culprit))
+    function = code_object(target).co_qualname
+    return CannotSuspend(function, line, variable, path, named, _remedy(culprit, problem), file)
+
+
+def _place(target: Any) -> tuple[int, str]:
+    code = code_object(target)
+    at = slots.standing(target, code)
+    line = next(
+        (n for start, end, n in code.co_lines() if start <= at.lasti < end and n), code.co_firstlineno
+    )
+    return line, code.co_filename
+
+
+def variables_of(root: object) -> Iterator[tuple[str, str, Any]]:
+    """(function, variable, value) of everything stored for the suspended functions that `root` holds; "" for temporaries."""
+    for target in coroutines.held_by((root,)):
+        for variable, value in _variables(target):
+            yield code_object(target).co_qualname, variable, value
+
+
+def _variables(target: Any) -> Iterator[tuple[str, Any]]:
+    """What a capture of `target` would store, but for the suspended things in it, which are looked at on their own."""
+    code = code_object(target)
+    at = slots.standing(target, code)
+    if at.kind >= FINISHED:
+        return
+    names = slots.slot_names(code)
+    mask = at.mask if at.kind == CREATED else at.mask & (live_mask(code, at.lasti) | -1 << len(names))
+    indexes = [index for index in range(at.count) if mask >> index & 1]
+    for index, value in zip(indexes, slots.values(target, at, mask), strict=True):
+        name = names[index] if index < len(names) else ""
+        if type(value) is types.CellType:
+            try:
+                value = value.cell_contents
+            except ValueError:
+                continue
+        if type(value) not in coroutines.KINDS and type(value) is not coroutines.WRAPPER:
+            yield name, value
+    exception = slots.handled(target)
+    if exception is not None:
+        yield "", exception
+
+
+class _Probe(FramePickler):
+    """Tries one value: what is suspended inside it is tried on its own, so it counts as storable here."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) in coroutines.KINDS:
+            return int, ()
+        return super().reducer_override(value)
+
+
+def _problem(value: Any) -> Exception | None:
+    try:
+        _Probe(io.BytesIO()).dump(value)
+    except Exception as error:  # the user's own __reduce__ may raise anything, and that is the finding
+        return error
+    return None
+
+
+def _innermost(value: Any, problem: Exception) -> tuple[str, Any, Exception]:
+    """Path to, value and problem of the innermost part of `value` that fails by itself."""
+    path = ""
+    seen: set[int] = set()
+    for _ in range(_MAX_DEPTH):
+        seen.add(id(value))
+        for step, part in _parts(value):
+            if id(part) in seen:
+                continue
+            inner = _problem(part)
+            if inner is not None:
+                path, value, problem = path + step, part, inner
+                break
+        else:
+            break
+    return path, value, problem
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    count = 0
+    for step, part in _all_parts(value):
+        count += 1
+        if count > _MAX_PARTS:
+            return
+        yield step, part
+
+
+def _all_parts(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, item in list(value.items()):
+            yield f"[{_short(key)}]", item
+            yield f".keys({_short(key)})", key
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield f"[{index}]", item
+    elif isinstance(value, (set, frozenset)):
+        for item in list(value):
+            yield f"{{{_short(item)}}}", item
+    if isinstance(value, types.MethodType):
+        yield ".__self__", value.__self__
+        yield ".__func__", value.__func__
+    if isinstance(value, types.FunctionType):
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            try:
+                yield f"<{name}>", cell.cell_contents
+            except ValueError:
+                continue
+        for index, default in enumerate(value.__defaults__ or ()):
+            yield f".__defaults__[{index}]", default
+        return
+    if isinstance(value, BaseException):
+        for name in ("__context__", "__cause__"):
+            if getattr(value, name) is not None:
+                yield f".{name}", getattr(value, name)
+        for index, item in enumerate(value.args):
+            yield f".args[{index}]", item
+    if isinstance(value, type):
+        return
+    state = getattr(value, "__dict__", None)
+    if isinstance(state, dict):
+        for name, item in list(state.items()):
+            yield f".{name}", item
+    yield from _slot_parts(value)
+    yield from _reduced_parts(value)
+
+
+def _slot_parts(value: Any) -> Iterator[tuple[str, Any]]:
+    for base in type(value).__mro__:
+        declared = base.__dict__.get("__slots__", ())
+        for name in (declared,) if isinstance(declared, str) else tuple(declared):
+            try:
+                yield f".{name}", object.__getattribute__(value, name)
+            except AttributeError:
+                continue
+
+
+def _reduced_parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """What an iterator or another C object holds, as it says itself when it is reduced."""
+    if type(value).__module__ not in (
+        "builtins",
+        "itertools",
+        "functools",
+        "collections",
+        "_functools",
+    ) or isinstance(value, (dict, list, tuple, set, frozenset, str, bytes, int, float)):
+        return
+    try:
+        reduced = value.__reduce_ex__(4)
+    except Exception:  # it cannot be reduced: then it is itself the culprit
+        return
+    if isinstance(reduced, tuple):
+        for item in reduced[1:]:
+            if isinstance(item, tuple):
+                for part in item:
+                    yield "", part
+
+
+def _short(key: Any) -> str:
+    return repr(key)[:40] if isinstance(key, (str, int, bool, bytes)) else type(key).__name__
+
+
+def _remedy(culprit: Any, problem: Exception) -> str:
+    if isinstance(problem, CannotCapture):
+        return str(problem)
+    for base in type(culprit).__mro__:
+        for module, name, remedy in _REMEDIES:
+            if (base.__module__ == module or base.__module__.startswith(module + ".")) and name in (
+                "",
+                base.__name__,
+            ):
+                return remedy
+    if isinstance(culprit, (RecursionError,)) or isinstance(problem, RecursionError):
+        return "it is nested too deep; keep it flat, or outside of the workflow"
+    return f"{_OPEN_LATER} ({type(problem).__name__}: {str(problem)[:200]})"

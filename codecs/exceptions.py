@@ -1,0 +1,166 @@
+"""Exceptions as a frame stores them: everything a handler can see, and the traceback as readable text.
+
+An exception is made without calling its `__init__`, then given its arguments, attributes, context, cause, notes and
+traceback: so cycles are fine, and classes whose `__init__` takes other arguments than they pass on come back all the same.
+A class with a `__reduce__` of its own is made by that.
+
+A traceback holds frames, which cannot move. What is kept of each is file, function name and line; a restore builds real
+traceback objects over empty frames of those names, so `traceback.format_exception` prints the same lines in the same order,
+and what is raised further adds to them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import types
+from functools import lru_cache
+from typing import Any
+
+_BUILTIN_FIELDS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+_SKIPPED = frozenset(
+    ("__dict__", "args", "obj", "characters_written", "__weakref__", "exceptions", "message")
+)
+_MAX_ENTRIES = 64  # the first and last 32 of a longer traceback
+
+
+def reduce_exception(exception: BaseException) -> tuple[Any, ...]:
+    """Reduce an exception in two phases: make, then fill."""
+    kind = type(exception)
+    extras = _extras(exception)
+    if _has_own_reduce(kind):
+        made = exception.__reduce_ex__(5)
+        if isinstance(made, tuple) and len(made) >= 2:
+            state = made[2] if len(made) > 2 else None
+            return made[0], made[1], (None, state, extras), None, None, fill_exception
+    fields = {name: value for name in _fields(kind) if (value := getattr(exception, name, None)) is not None}
+    if fields:
+        extras["fields"] = fields
+    inner = exception.exceptions if isinstance(exception, BaseExceptionGroup) else None
+    if inner is not None:
+        extras["group"] = (exception.message, inner)  # type: ignore[attr-defined]  # an exception group has one
+    return make_exception, (kind,), (exception.args, _state(exception), extras), None, None, fill_exception
+
+
+def _state(exception: BaseException) -> Any:
+    state = object.__getstate__(exception)  # type: ignore[attr-defined]  # from 3.11
+    return state or None
+
+
+def _extras(exception: BaseException) -> dict[str, Any]:
+    extras: dict[str, Any] = {}
+    if exception.__context__ is not None:
+        extras["context"] = exception.__context__
+    if exception.__cause__ is not None:
+        extras["cause"] = exception.__cause__
+    if exception.__suppress_context__:
+        extras["suppress"] = True
+    if exception.__traceback__ is not None:
+        extras["traceback"] = traceback_entries(exception.__traceback__)
+    return extras
+
+
+@lru_cache(maxsize=512)
+def _has_own_reduce(kind: type[BaseException]) -> bool:
+    for base in kind.__mro__:
+        if "__reduce__" in vars(base) or "__reduce_ex__" in vars(base):
+            return base.__module__ != "builtins"
+    return False
+
+
+@lru_cache(maxsize=512)
+def _fields(kind: type[BaseException]) -> tuple[str, ...]:
+    """The data that builtin exception classes keep outside of `args` and `__dict__`."""
+    names = (
+        name
+        for base in kind.__mro__
+        if base.__module__ == "builtins"
+        for name, value in vars(base).items()
+        if isinstance(value, _BUILTIN_FIELDS) and not name.startswith("__")
+    )
+    return tuple(dict.fromkeys(name for name in names if name not in _SKIPPED))
+
+
+def make_exception(kind: type[BaseException]) -> BaseException:
+    """An empty exception of that class."""
+    base = next(each for each in kind.__mro__ if each.__module__ == "builtins")
+    if issubclass(base, BaseExceptionGroup):
+        return base.__new__(kind, "", [Exception()] if issubclass(kind, Exception) else [BaseException()])
+    made: BaseException = base.__new__(kind)
+    return made
+
+
+def fill_exception(exception: BaseException, state: tuple[Any, ...]) -> None:
+    """Give a fresh exception what the captured one had."""
+    arguments, attributes, extras = state
+    if arguments is not None:
+        if "group" in extras:
+            _fill_group(exception, *extras["group"])
+        exception.args = arguments
+    if attributes is not None:
+        _set_state(exception, attributes)
+    for name, value in extras.get("fields", {}).items():
+        setattr(exception, name, value)
+    exception.__context__ = extras.get("context", exception.__context__)
+    exception.__cause__ = extras.get("cause", exception.__cause__)
+    exception.__suppress_context__ = extras.get("suppress", False)
+    if "traceback" in extras:
+        exception.__traceback__ = traceback_of(extras["traceback"])
+
+
+def _set_state(exception: BaseException, state: Any) -> None:
+    own, in_slots = state if type(state) is tuple and len(state) == 2 else (state, None)
+    if own:
+        exception.__dict__.update(own)
+    for name, value in (in_slots or {}).items():
+        object.__setattr__(exception, name, value)
+
+
+def _fill_group(group: BaseException, message: str, inner: tuple[BaseException, ...]) -> None:
+    """Replace message and members of an exception group, which Python sets only when it is made.
+
+    They are the two pointers after the fields of `BaseException`; checked against what was put there before anything is written.
+    """
+    at = id(group) + BaseException.__basicsize__
+    fields = [ctypes.c_ssize_t.from_address(at + offset).value for offset in (0, 8)]
+    old = (group.message, group.exceptions)  # type: ignore[attr-defined]  # an exception group has them
+    if fields != [id(each) for each in old]:
+        raise ValueError("an exception group is not laid out as expected")
+    for offset, value in ((0, message), (8, inner)):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
+        ctypes.c_ssize_t.from_address(at + offset).value = id(value)
+    for each in old:
+        ctypes.pythonapi.Py_DecRef(ctypes.py_object(each))
+
+
+def traceback_entries(traceback: types.TracebackType | None) -> tuple[tuple[str, str, int], ...]:
+    """(file, function, line) of each entry, outermost first; the middle of a very long one is left out."""
+    entries = []
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        entries.append((code.co_filename, code.co_name, traceback.tb_lineno or 0))
+        traceback = traceback.tb_next
+    if len(entries) > _MAX_ENTRIES:
+        half = _MAX_ENTRIES // 2
+        entries = [*entries[:half], *entries[-half:]]
+    return tuple(entries)
+
+
+def traceback_of(entries: tuple[tuple[str, str, int], ...]) -> types.TracebackType | None:
+    """Traceback objects that print as `entries`."""
+    made: types.TracebackType | None = None
+    for file, name, line in reversed(entries):
+        made = types.TracebackType(made, _frame(file, name), -1, line)
+    return made
+
+
+def _here() -> types.FrameType:
+    return sys._getframe()
+
+
+@lru_cache(maxsize=512)
+def _frame(file: str, name: str) -> types.FrameType:
+    """An empty, finished frame whose code has that file and name."""
+    code = _here.__code__.replace(co_filename=file, co_name=name, co_qualname=name)
+    frame: types.FrameType = types.FunctionType(code, {"sys": sys, "__name__": "restored"})()
+    return frame

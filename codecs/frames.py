@@ -1,0 +1,227 @@
+"""Frames: the suspended coroutines of one actor as bytes, and back.
+
+A frame is `magic, format version, Python minor, length of the table, table, pickle`. The table lists the references of all
+code in the frame (`identity`), one a line; it is read, and the code found, before anything is unpickled. A frame of another
+format or Python is refused, never misread. Frames are read only after their record's seal holds (`record`).
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import types
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from . import coroutines, slots
+from .coroutines import CannotCapture, code_object, discard
+from .errors import FrameTooLarge, PinNotSatisfied
+from .identity import (
+    CodeNotFound,
+    Missing,
+    code_of,
+    identity,
+    nested_code,
+    plain_function,
+    register_moved,
+    resolve,
+)
+from .layout import FINISHED, current
+from .pickler import FramePickler, FrameUnpickler
+from .record import SourceLine
+from .shapes import check_shape
+
+__all__ = [
+    "Frame", "Missing", "SourceLine", "discard", "dump", "fingerprint_of", "identity", "load", "register_moved", "satisfied",
+    "source_lines", "variable_sizes", "where",
+]  # fmt: skip
+
+SIZE_LIMIT = 512 * 1024
+_MAGIC = b"SJ"
+_FORMAT = 1
+_HEAD = len(_MAGIC) + 6
+_MINOR = sys.version_info.minor
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A captured graph: its bytes, and the pin a process must satisfy to resume it (sorted identities and shapes)."""
+
+    data: bytes
+    pin: tuple[str, ...]
+
+
+def dump(root: object, *, size_limit: int = SIZE_LIMIT) -> Frame:
+    """Capture everything suspended that `root` holds; what is read goes on as before, undisturbed.
+
+    Raises CannotSuspend when a value alive across an await cannot be stored, FrameTooLarge over `size_limit` bytes,
+    UnsupportedInterpreter on a Python whose frames are not known.
+    """
+    current()
+    file = io.BytesIO()
+    pickler = FramePickler(file)
+    try:
+        pickler.dump(root)
+    except (KeyboardInterrupt, MemoryError):
+        raise
+    except Exception as error:
+        from .diagnosis import explain
+
+        raise explain(root, pickler.visited, error) from error
+    references = [code.reference for code in pickler.codes.values()]
+    table = "\n".join(references).encode()
+    data = b"".join(
+        (_MAGIC, bytes((_FORMAT, _MINOR)), len(table).to_bytes(4, "little"), table, file.getbuffer())
+    )
+    if len(data) > size_limit:
+        raise FrameTooLarge(len(data), size_limit, variable_sizes(root))
+    return Frame(data, tuple(sorted({*references, *pickler.shapes})))
+
+
+def references_of(data: bytes) -> list[str]:
+    """The references of all code in a frame, without unpickling. Raises PinNotSatisfied for another format or Python."""
+    if len(data) < _HEAD or data[:2] != _MAGIC or data[2] != _FORMAT:
+        raise PinNotSatisfied([], ["the frame has a format that this version of Sojourn does not read"])
+    if data[3] != _MINOR:
+        raise PinNotSatisfied([], [f"the frame was stored by Python 3.{data[3]}, this is Python 3.{_MINOR}"])
+    size = int.from_bytes(data[4:_HEAD], "little")
+    if size > len(data) - _HEAD:
+        raise PinNotSatisfied([], ["the frame is cut short"])
+    return _table(data[_HEAD : _HEAD + size])
+
+
+@lru_cache(maxsize=1024)
+def _lines(table: bytes) -> tuple[str, ...]:
+    return tuple(table.decode().split("\n")) if table else ()
+
+
+def _table(table: bytes) -> list[str]:
+    try:
+        return list(_lines(table))
+    except UnicodeDecodeError:
+        raise PinNotSatisfied([], ["the frame's table of code is not readable"]) from None
+
+
+def load(data: bytes, pin: Sequence[str] = ()) -> object:
+    """Restore what `dump` captured: fresh coroutines that stand where the captured ones stood.
+
+    Raises PinNotSatisfied, before anything is restored, when this process lacks code or shapes that the frame needs; any other
+    error of unpickling is raised as PinNotSatisfied too, since it means the same here.
+    """
+    current()
+    references = references_of(data)
+    missing = satisfied((*pin, *(each for each in references if each not in pin)))
+    if missing:
+        raise PinNotSatisfied([each.identity for each in missing], [each.reason for each in missing])
+    body = memoryview(data)[_HEAD + int.from_bytes(data[4:_HEAD], "little") :]
+    try:
+        return FrameUnpickler(body, references).load()
+    except (KeyboardInterrupt, MemoryError):
+        raise
+    except Exception as error:
+        raise PinNotSatisfied([], [f"restoring failed here: {type(error).__name__}: {error}"]) from error
+
+
+def satisfied(pin: Iterable[str]) -> list[Missing]:
+    """What of `pin` this process lacks; empty when it can resume such a frame. Imports modules when needed; cached."""
+    return [missing for part in pin if (missing := _missing(part)) is not None]
+
+
+def _missing(part: str) -> Missing | None:
+    if "~" in part and "#" not in part:
+        reason = check_shape(part)
+        return None if reason is None else Missing(part, reason)
+    try:
+        resolve(part)
+    except CodeNotFound as error:
+        return Missing(part, str(error))
+    return None
+
+
+def fingerprint_of(function: Any) -> list[str]:
+    """The references of a function's code and of all code nested in it, as they would stand in a pin; sorted."""
+    return sorted(source_lines(function))
+
+
+def source_lines(function: Any) -> dict[str, SourceLine]:
+    """By reference, where each code object of a function starts in its source: for `stack` without the code alive."""
+    plain = plain_function(function)
+    found = {}
+    for code in nested_code(plain.__code__):
+        named = code_of(code, plain.__globals__)
+        module = named.reference.partition(":")[0]
+        found[named.reference] = SourceLine(module, code.co_qualname, code.co_firstlineno)
+    return found
+
+
+def where(coroutine: Any) -> tuple[SourceLine, ...]:
+    """The lines at which a suspended coroutine and what it awaits stand, outermost first. Disturbs nothing."""
+    lines = []
+    seen: set[int] = set()
+    current_one = coroutine
+    while current_one is not None and id(current_one) not in seen:
+        seen.add(id(current_one))
+        kind = type(current_one)
+        if kind is coroutines.WRAPPER:
+            current_one = coroutines.wrapped_coroutine(current_one)
+        elif kind is coroutines.ASEND:
+            current_one = coroutines.send_parts(current_one)[0]
+        elif kind is coroutines.ATHROW:
+            current_one = coroutines.throw_parts(current_one)[0]
+        elif kind is coroutines.ANEXT:
+            current_one = coroutines.next_parts(current_one)[0]
+        elif kind in coroutines.KINDS and slots.kind_of(current_one) != FINISHED:
+            lines.append(line_of(current_one))
+            current_one = _awaited(current_one)
+        else:
+            break
+    return tuple(lines)
+
+
+def _awaited(target: Any) -> Any:
+    if type(target) is types.CoroutineType:
+        return target.cr_await
+    return target.gi_yieldfrom if type(target) is types.GeneratorType else target.ag_await
+
+
+def line_of(target: Any) -> SourceLine:
+    """The line at which a coroutine, generator or async generator stands."""
+    code = code_object(target)
+    at = slots.standing(target, code)
+    namespace = coroutines._globals_of(target)
+    module = (
+        namespace.get("__name__", "")
+        if namespace
+        else coroutines.found_code(target).reference.partition(":")[0]
+    )
+    return SourceLine(str(module), code.co_qualname, _line(code, at.lasti))
+
+
+def _line(code: types.CodeType, lasti: int) -> int:
+    for start, end, line in code.co_lines():
+        if start <= lasti < end and line is not None:
+            return line
+    return code.co_firstlineno
+
+
+def variable_sizes(root: object) -> dict[str, int]:
+    """Bytes by `function.variable`, each pickled alone, so shared values count for each; about right, for people."""
+    from .diagnosis import variables_of
+
+    sizes: dict[str, int] = {}
+    for function, variable, value in variables_of(root):
+        name = f"{function}.{variable or '<temporary>'}"
+        sizes[name] = sizes.get(name, 0) + _size(value)
+    return sizes
+
+
+def _size(value: Any) -> int:
+    file = io.BytesIO()
+    try:
+        FramePickler(file).dump(value)
+    except (CannotCapture, pickle.PicklingError, TypeError, AttributeError):
+        return 0
+    return file.tell()

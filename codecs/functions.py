@@ -1,0 +1,124 @@
+"""Functions, methods, cells, classes and modules in a frame: by reference, never by value.
+
+A function that is found under its own name goes by that name. A nested function, a lambda or a function behind a decorator
+goes by the reference of its code (`identity`) with what is its own: cells, defaults, attributes. So no module dictionary and no
+code object ever gets into a frame. A class defined in a function is made anew by cloudpickle's skeleton, its methods going the
+same way as every function; within one process it comes back as the same class.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+from .coroutines import CannotCapture
+from .identity import CodeNotFound, code_of
+
+if TYPE_CHECKING:
+    from .pickler import FramePickler
+
+
+def reduce_function(pickler: FramePickler, function: types.FunctionType) -> Any:
+    """By its own name when that leads to it, else by the reference of its code."""
+    if "<" not in function.__qualname__ and _named(function) is function:
+        return NotImplemented
+    try:
+        code = code_of(function.__code__, function.__globals__)
+    except CodeNotFound as error:
+        raise CannotCapture("function", str(error)) from error
+    if code.function is function:
+        return named_function, (pickler.reference(code),)
+    closure = function.__closure__
+    state = (function.__defaults__, function.__kwdefaults__, dict(function.__dict__), _names(function))
+    return make_function, (pickler.reference(code), closure), state, None, None, fill_function
+
+
+def _named(function: Any) -> Any:
+    found: Any = sys.modules.get(function.__module__)
+    for part in function.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _names(function: types.FunctionType) -> tuple[str, str, str] | None:
+    code = function.__code__
+    names = function.__name__, function.__qualname__, function.__module__
+    own = code.co_name, code.co_qualname, function.__globals__.get("__name__")
+    return None if names == own else names
+
+
+def named_function(reference: Any) -> Any:
+    """Stands in a frame for a function that is found by its code."""
+    raise NotImplementedError("filled in by each load")
+
+
+def make_function(reference: Any, closure: Any) -> Any:
+    """Stands in a frame for a function made around code that is found by name."""
+    raise NotImplementedError("filled in by each load")
+
+
+def fill_function(function: types.FunctionType, state: tuple[Any, ...]) -> None:
+    """Give a fresh function its defaults, attributes and names."""
+    defaults, keyword_defaults, attributes, names = state
+    function.__defaults__ = defaults
+    function.__kwdefaults__ = keyword_defaults
+    function.__dict__.update(attributes)
+    if names is not None:
+        function.__name__, function.__qualname__, function.__module__ = names
+
+
+def reduce_cell(_: FramePickler, cell: types.CellType) -> Any:
+    """In two phases: a cell may hold the function that holds it."""
+    try:
+        content = cell.cell_contents
+    except ValueError:
+        return types.CellType, ()
+    return types.CellType, (), (content,), None, None, fill_cell
+
+
+def fill_cell(cell: types.CellType, state: tuple[Any]) -> None:
+    """Put the content back into a cell."""
+    cell.cell_contents = state[0]
+
+
+def reduce_method(_: FramePickler, method: types.MethodType) -> Any:
+    """By function and object: a method's name may lead elsewhere."""
+    return types.MethodType, (method.__func__, method.__self__)
+
+
+def reduce_module(_: FramePickler, module: types.ModuleType) -> Any:
+    """A module bound to a local by an import goes by its name."""
+    if sys.modules.get(module.__name__) is not module:
+        raise CannotCapture("module", f"module `{module.__name__}` cannot be imported by its name")
+    return import_module, (module.__name__,)
+
+
+def import_module(name: str) -> types.ModuleType:
+    """Restores a module held in a local."""
+    __import__(name)
+    return sys.modules[name]
+
+
+def reduce_class(_: FramePickler, kind: type) -> Any:
+    """By name; a class defined in a function by its parts."""
+    if "<locals>" not in kind.__qualname__:
+        return NotImplemented
+    from cloudpickle import cloudpickle
+
+    return cloudpickle._dynamic_class_reduce(kind)
+
+
+def reduce_property(_: FramePickler, value: property) -> Any:
+    """Part of a class defined in a function."""
+    return property, (value.fget, value.fset, value.fdel, value.__doc__)
+
+
+def reduce_wrapped(_: FramePickler, value: staticmethod[..., Any] | classmethod[Any, ..., Any]) -> Any:
+    """Part of a class defined in a function."""
+    return type(value), (value.__func__,)
+
+
+def reduce_super(_: FramePickler, value: super) -> Any:
+    """`super()` kept in a variable."""
+    return super, (value.__thisclass__, value.__self__)

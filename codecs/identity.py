@@ -1,0 +1,439 @@
+"""Code identity: what must be equal for a stored frame to go on, and how code is found again by name.
+
+Theory. Code is never stored. A frame holds for each of its code objects a reference that is also its identity:
+
+    module:qualified.name#0123456789abcdef
+
+The hash covers what decides how a suspended frame goes on: the Python minor version, every instruction with its offset, the
+*values* of its constants (typed: `1`, `1.0` and `True` differ), names, variable names, argument counts, flags, the exception
+table, and all of that for nested code. It leaves out file, lines, docstrings and the function's own name, so comments,
+reformatting and a declared rename change nothing. A default of a nested function is a constant of the code around it; the
+defaults of the function itself have been applied already and lie in the frame.
+
+Code is found by module and qualified name, then confirmed by its hash, never by hash alone. The first part of the qualified
+name, up to `<locals>`, is looked up in the module and unwrapped (`__wrapped__`, `partial`, `staticmethod`, `property`, ...);
+nested code is found in the constants of that function by its qualified name. Where an object is bound to another name
+than its own (`handler = lambda: ...`), the reference says so: `module:handler=<lambda>#...`.
+
+`register_moved` declares renames: `{"old.module:old_name": "new.module:new_name", "old.module": "new.module"}`.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import hashlib
+import importlib
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .slots import slot_count, slot_names
+
+_HAS_CONST = frozenset(dis.hasconst)
+_EXTENDED_ARG = dis.opmap["EXTENDED_ARG"]
+_LOAD_CONST = dis.opmap["LOAD_CONST"]
+_STORE_NAME = dis.opmap["STORE_NAME"]
+_DOC_NAMES = frozenset(("__doc__", "__firstlineno__", "__static_attributes__"))
+_CACHE_LIMIT = 20_000
+
+_identities: dict[int, tuple[types.CodeType, str]] = {}
+_moved: dict[str, str] = {}
+
+
+def identity(code: types.CodeType) -> str:
+    """The identity hash of a code object: 16 hexadecimal digits, the same across patch releases of a Python minor. Cached."""
+    known = _identities.get(id(code))
+    if known is not None and known[0] is code:
+        return known[1]
+    digest = hashlib.blake2b(digest_size=8, person=b"sj-code")
+    digest.update(b"%d.%d" % sys.version_info[:2])
+    _feed_code(digest.update, code)
+    if len(_identities) >= _CACHE_LIMIT:
+        _identities.clear()
+    _identities[id(code)] = (code, digest.hexdigest())
+    return digest.hexdigest()
+
+
+def _feed_code(feed: Callable[[bytes], None], code: types.CodeType) -> None:
+    counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags & ~_DOC_FLAG)
+    names = (code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars)
+    feed(b"(%d %d %d %d" % counts)
+    feed(repr(names).encode())
+    feed(code.co_exceptiontable)
+    raw = code.co_code
+    arg = 0
+    for at in range(0, len(raw), 2):
+        op = raw[at]
+        arg = arg << 8 | raw[at + 1]
+        if op == _EXTENDED_ARG:
+            continue
+        if op in _HAS_CONST:
+            feed(b"@%d:%d=" % (at, op))
+            if not _is_documentation(code, raw, at):
+                _feed_constant(feed, code.co_consts[arg])
+        else:
+            feed(b"@%d:%d,%d" % (at, op, arg))
+        arg = 0
+    feed(b")")
+
+
+_DOC_FLAG = 0x4000000  # CO_HAS_DOCSTRING, from 3.13
+
+
+def _is_documentation(code: types.CodeType, raw: bytes, at: int) -> bool:
+    """Whether the constant loaded at `at` is stored as the docstring, first line or attribute list of a class body."""
+    return (
+        raw[at] == _LOAD_CONST
+        and at + 3 < len(raw)
+        and raw[at + 2] == _STORE_NAME
+        and code.co_names[raw[at + 3]] in _DOC_NAMES
+    )
+
+
+def _feed_constant(feed: Callable[[bytes], None], value: Any) -> None:
+    kind = type(value)
+    if kind is types.CodeType:
+        feed(b"code " + value.co_name.encode())
+        _feed_code(feed, value)
+    elif kind is tuple:
+        feed(b"tuple%d[" % len(value))
+        for item in value:
+            _feed_constant(feed, item)
+        feed(b"]")
+    elif kind is frozenset:
+        feed(b"set%d[" % len(value))
+        for part in sorted(_constant_bytes(item) for item in value):
+            feed(part)
+        feed(b"]")
+    elif kind is slice:
+        feed(b"slice")
+        _feed_constant(feed, (value.start, value.stop, value.step))
+    else:
+        text = repr(value).encode("utf-8", "surrogatepass")
+        feed(b"%s%d:" % (kind.__name__.encode(), len(text)) + text)
+
+
+def _constant_bytes(value: Any) -> bytes:
+    parts: list[bytes] = []
+    _feed_constant(parts.append, value)
+    return b"".join(parts)
+
+
+@dataclass(slots=True, eq=False)
+class Code:
+    """A code object that was found by name in this process, with all that capture and restore need of it."""
+
+    code: types.CodeType
+    reference: str  # module:name#hash
+    function: types.FunctionType  # the module-level function or method it lies in, or is
+    make: Callable[[], Any]  # a fresh coroutine (generator, async generator) of this code
+    slots: int
+    names: tuple[str, ...]
+    plans: dict[Any, Any] = field(default_factory=dict)  # caches of the capture: what to read where it stands
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A part of a pin that this process does not satisfy, and why in one sentence."""
+
+    identity: str
+    reason: str
+
+
+class CodeNotFound(Exception):  # internal: turned into CannotSuspend or PinNotSatisfied at the seam
+    """Code cannot be found by module and name. The message is the reason."""
+
+
+_by_code: dict[int, Code] = {}
+_by_reference: dict[str, tuple[Code, types.ModuleType, str, Any]] = {}
+
+
+def forget() -> None:
+    """Drop everything that was looked up: after modules were reloaded or renames declared."""
+    _by_code.clear()
+    _by_reference.clear()
+
+
+def register_moved(moved: Mapping[str, str]) -> None:
+    """Declare renames, each `"module:name"` or `"module"` to its new place. Frames stored under the old one resume here.
+
+    Raises ValueError for a rename that mixes the two forms or leads back to itself.
+    """
+    for old, new in moved.items():
+        if (":" in old) != (":" in new):
+            raise ValueError(f"moved: {old!r} to {new!r}: both must be modules, or both `module:name`")
+        if old == new:
+            raise ValueError(f"moved: {old!r} leads to itself")
+    _moved.update(moved)
+    forget()
+
+
+def present_name(module: str, name: str) -> tuple[str, str]:
+    """Where `module:name` is now, by the declared renames (at most 16 in a row)."""
+    for _ in range(16):
+        renamed = _renamed(module, name)
+        if renamed is None:
+            break
+        module, name = renamed
+    return module, name
+
+
+def _renamed(module: str, name: str) -> tuple[str, str] | None:
+    if not _moved:
+        return None
+    head = name
+    while head:
+        new = _moved.get(f"{module}:{head}")
+        if new is not None:
+            new_module, _, new_name = new.partition(":")
+            return new_module, new_name + name[len(head) :]
+        head = head.rpartition(".")[0]
+    return (_moved[module], name) if module in _moved else None
+
+
+def code_of(code: types.CodeType, module_globals: dict[str, Any] | None = None) -> Code:
+    """The `Code` for a code object met in a frame or function. Cached by the object itself.
+
+    Raises CodeNotFound when the code cannot be reached by module and name.
+    """
+    known = _by_code.get(id(code))
+    if known is not None and known.code is code:
+        return known
+    module = (module_globals or {}).get("__name__")
+    found = _find_reference(code, module, module_globals)
+    if len(_by_code) >= _CACHE_LIMIT:
+        _by_code.clear()
+    _by_code[id(code)] = found
+    return found
+
+
+def known_code(code: types.CodeType) -> bool:
+    """Whether `code_of` has met this object before, so that it needs no namespace."""
+    known = _by_code.get(id(code))
+    return known is not None and known.code is code
+
+
+def _find_reference(code: types.CodeType, module_name: Any, module_globals: dict[str, Any] | None) -> Code:
+    where = code.co_qualname
+    if not isinstance(module_name, str):
+        raise CodeNotFound(f"`{where}` runs in a namespace that is no module")
+    module = sys.modules.get(module_name)
+    if module is None or (module_globals is not None and vars(module) is not module_globals):
+        raise CodeNotFound(
+            f"`{where}` does not run in the namespace of module `{module_name}`; define it in an importable module"
+        )
+    access = where.partition(".<locals>")[0]
+    function = _function_with(_attribute(module, access), code, where)
+    name = where
+    if function is None:
+        bound = next(_bindings(module, code, where), None)
+        if bound is None:
+            raise CodeNotFound(
+                f"`{where}` cannot be found again as `{module_name}.{access}`; "
+                "define it at module level, in a class or in a function that is there"
+            )
+        access, function = bound
+        name = f"{access}={where}"
+    return _as_code(code, f"{module_name}:{name}#{identity(code)}", function)
+
+
+def _bindings(
+    module: types.ModuleType, code: types.CodeType, where: str
+) -> Iterator[tuple[str, types.FunctionType]]:
+    """Names in the module, or in its classes, that lead to `code` though they are not its own name."""
+    for name, value in list(vars(module).items()):
+        if isinstance(value, type):
+            if value.__module__ != module.__name__:
+                continue
+            members = [(f"{name}.{inner}", member) for inner, member in list(vars(value).items())]
+        else:
+            members = [(name, value)]
+        for path, member in members:
+            function = _function_with(member, code, where)
+            if function is not None and function.__module__ == module.__name__:
+                yield path, function
+
+
+def _attribute(module: types.ModuleType, path: str) -> Any:
+    """The object at a dotted path, raw (a `staticmethod` or `property` is not bound), or None."""
+    found: Any = module
+    for part in path.split("."):
+        owner = found
+        found = None
+        if isinstance(owner, types.ModuleType):
+            found = vars(owner).get(part)
+            continue
+        while owner is not None and not isinstance(owner, type) and hasattr(owner, "__wrapped__"):
+            owner = owner.__wrapped__
+        mangled = (
+            f"_{owner.__name__.lstrip('_')}{part}"
+            if part.startswith("__") and isinstance(owner, type)
+            else part
+        )
+        for base in getattr(owner, "__mro__", ()):
+            if part in vars(base) or mangled in vars(base):
+                found = vars(base).get(part, vars(base).get(mangled))
+                break
+        if found is None:
+            return None
+    return found
+
+
+def _function_with(found: Any, code: types.CodeType, where: str) -> types.FunctionType | None:
+    """The function behind `found` that has `code` as its own or nested inside, or None."""
+    for function in _unwrapped(found):
+        if function.__code__ is code:
+            return function
+    for function in _unwrapped(found):
+        if any(each is code for each in nested_code(function.__code__)):
+            return function
+    wanted = identity(code)
+    for function in _unwrapped(found):
+        if any(
+            each.co_qualname == where and identity(each) == wanted for each in nested_code(function.__code__)
+        ):
+            return function
+    return None
+
+
+def _unwrapped(found: Any) -> Iterator[types.FunctionType]:
+    """Every plain function that `found` wraps, itself first; at most 64 objects are looked at."""
+    queue, seen = [found], set[int]()
+    while queue and len(seen) < 64:
+        each = queue.pop(0)
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        if type(each) is types.FunctionType:
+            yield each
+            inner = each.__dict__.get("__wrapped__")
+            queue.append(inner)
+            # A decorator that forgot functools.wraps keeps the function in its closure.
+            for cell in each.__closure__ or ():
+                content = _content(cell)
+                if type(content) in _WRAPPERS or (
+                    content is not None and "__wrapped__" in getattr(content, "__dict__", ())
+                ):
+                    queue.append(content)
+        elif isinstance(each, (staticmethod, classmethod, types.MethodType)):
+            queue.append(each.__func__)
+        elif isinstance(each, property):
+            queue += [each.fget, each.fset, each.fdel]
+        elif isinstance(each, (functools.partial, functools.partialmethod, functools.cached_property)):
+            queue.append(each.func)
+        elif isinstance(each, functools.singledispatchmethod):
+            queue += [each.func, *each.dispatcher.registry.values()]
+        elif not isinstance(each, (type, types.ModuleType)):
+            queue.append(_quiet_attribute(each, "__wrapped__"))
+
+
+_WRAPPERS = (
+    types.FunctionType, types.MethodType, staticmethod, classmethod, property, functools.partial, functools.partialmethod
+)  # fmt: skip
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def _quiet_attribute(owner: Any, name: str) -> Any:
+    try:
+        return getattr(owner, name, None)
+    except Exception:  # a user's __getattr__ may raise anything; it then wraps nothing we can see
+        return None
+
+
+def plain_function(found: Any) -> types.FunctionType:
+    """The innermost plain function that `found` (a workflow, a step, a partial, a method) wraps. TypeError when there is none."""
+    functions = list(_unwrapped(found))
+    if not functions:
+        raise TypeError(f"expected a function, got {type(found).__qualname__}")
+    for function in functions:
+        if "__wrapped__" not in function.__dict__:
+            return function
+    return functions[-1]
+
+
+def nested_code(code: types.CodeType) -> Iterator[types.CodeType]:
+    """`code` and all code in its constants, at any depth."""
+    yield code
+    for constant in code.co_consts:
+        if type(constant) is types.CodeType:
+            yield from nested_code(constant)
+
+
+def resolve(reference: str) -> Code:
+    """The code object for a stored reference. Imports its module when needed. Cached while the module keeps its function.
+
+    Raises CodeNotFound with the reason: which function, stored and present identity.
+    """
+    known = _by_reference.get(reference)
+    if known is not None:
+        found, module, root, value = known
+        if sys.modules.get(module.__name__) is module and vars(module).get(root) is value:
+            return found
+    found, module, root = _look_up(reference)
+    if len(_by_reference) >= _CACHE_LIMIT:
+        _by_reference.clear()
+    _by_reference[reference] = (found, module, root, vars(module).get(root))
+    return found
+
+
+def _look_up(reference: str) -> tuple[Code, types.ModuleType, str]:
+    place, _, wanted = reference.rpartition("#")
+    old_module, _, old_name = place.partition(":")
+    module_name, name = present_name(old_module, old_name)
+    module = _import(module_name, place)
+    access, equals, where = name.partition("=")
+    where = where if equals else access
+    access = access.partition(".<locals>")[0]
+    found = _attribute(module, access)
+    present = None
+    for function in _unwrapped(found):
+        for code in nested_code(function.__code__):
+            if code.co_qualname != where:
+                continue
+            present = identity(code)
+            if present == wanted:
+                known = _by_code.get(id(code))
+                if known is None or known.code is not code:
+                    known = _as_code(code, f"{module_name}:{name}#{wanted}", function)
+                    _by_code[id(code)] = known
+                return known, module, access.partition(".")[0]
+    if present is not None:
+        raise CodeNotFound(f"`{place}` has changed (stored identity {wanted}, present {present})")
+    raise CodeNotFound(f"`{place}` was not found (stored identity {wanted})")
+
+
+def _import(module_name: str, place: str) -> types.ModuleType:
+    module = sys.modules.get(module_name)
+    if module is not None:
+        return module
+    try:
+        return importlib.import_module(module_name)
+    except Exception as error:  # whatever the module's own code raises, this process lacks it
+        raise CodeNotFound(
+            f"`{place}`: its module cannot be imported ({type(error).__name__}: {error})"
+        ) from error
+
+
+def _as_code(code: types.CodeType, reference: str, function: types.FunctionType) -> Code:
+    return Code(code, reference, function, _maker(code, function), slot_count(code), slot_names(code))
+
+
+def _maker(code: types.CodeType, function: types.FunctionType) -> Callable[[], Any]:
+    """A function that returns a fresh coroutine of `code`, its arguments filled with None."""
+    cells = tuple(types.CellType() for _ in code.co_freevars)
+    positional = (None,) * code.co_argcount
+    make = types.FunctionType(code, function.__globals__, code.co_name, positional, cells)
+    make.__qualname__ = code.co_qualname
+    if code.co_kwonlyargcount:
+        first = code.co_argcount
+        make.__kwdefaults__ = dict.fromkeys(code.co_varnames[first : first + code.co_kwonlyargcount])
+    return make

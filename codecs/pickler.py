@@ -1,0 +1,249 @@
+"""The pickler of frames: one object graph, aliasing kept, code by reference.
+
+Theory. `FramePickler` is the C pickler (protocol 5) with `reducer_override`, which C asks for every object that is not of a
+basic type. What it decides for a type is remembered in a table. Objects that every frame needs (the functions that rebuild
+coroutines, cells, exceptions) are in the pickler's memo before it starts, so each costs two bytes instead of a name; the
+unpickler's memo is filled in the same order. `_KNOWN` is therefore part of the format: append only, and a change of its order is a
+new format version.
+
+References to code are collected in a table beside the pickle, so a reader can tell what a frame needs, and at which code it
+stands, without unpickling.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from . import coroutines, exceptions, functions, iterators
+from .coroutines import CannotCapture
+from .identity import Code, present_name, resolve
+from .shapes import shape_of
+
+
+def make_suspended(reference: int) -> Any:
+    """Stands in a frame for a fresh coroutine of the code with that number."""
+    raise NotImplementedError("filled in by each load")
+
+
+# In this order they fill the first places of the memo. Append only.
+_KNOWN: tuple[Any, ...] = (
+    make_suspended,
+    coroutines.fill,
+    functions.make_function,
+    functions.fill_function,
+    functions.named_function,
+    types.CellType,
+    functions.fill_cell,
+    types.MethodType,
+    exceptions.make_exception,
+    exceptions.fill_exception,
+    coroutines.await_of,
+    coroutines.send_of,
+    coroutines.throw_of,
+    coroutines.next_of,
+    iterators.dict_iterator,
+)
+_SUSPENDED, _FUNCTION, _NAMED = 0, 2, 4  # these three are bound to each load
+
+Reducer = Callable[["FramePickler", Any], Any]
+
+
+class FramePickler(pickle.Pickler):
+    """Pickles one graph. `codes` are the code objects met, in order; `shapes` those of the data classes met."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, 5)
+        self.codes: dict[int, Code] = {}
+        self.order: dict[int, int] = {}
+        self.shapes: set[str] = set()
+        self.visited: list[Any] = []
+        self.memo = _MEMO
+
+    def reference(self, code: Code) -> int:
+        """The number of a code object in this frame's table."""
+        number = self.order.setdefault(id(code), len(self.order))
+        self.codes[number] = code
+        return number
+
+    def reducer_override(self, value: Any) -> Any:
+        """Decide how a value is stored; NotImplemented leaves it to pickle."""
+        kind = type(value)
+        try:
+            reducer = _REDUCERS[kind]
+        except KeyError:
+            reducer = _learn(kind)
+        return NotImplemented if reducer is None else reducer(self, value)
+
+
+def _seed() -> Any:
+    pickler = pickle.Pickler(io.BytesIO(), 5)
+    pickler.memo = {id(value): (index, value) for index, value in enumerate(_KNOWN)}
+    return pickler.memo
+
+
+_MEMO = _seed()
+
+
+# Loading this first leaves `_KNOWN` in the unpickler's memo, in the same places. (Its `memo` cannot be assigned: CPython's setter
+# takes the values but forgets how many there are.)
+_PREFIX = (
+    b"\x80\x05"
+    + b"".join(
+        pickle.BININT1 + bytes((index,)) + pickle.BINPERSID + pickle.MEMOIZE + pickle.POP
+        for index in range(len(_KNOWN))
+    )
+    + pickle.NONE
+    + pickle.STOP
+)
+
+
+class _Table:
+    """The code of one frame by number. Apart from the unpickler, whose memo holds its methods: else that were a cycle."""
+
+    def __init__(self, references: Sequence[str]) -> None:
+        self.codes = [resolve(reference) for reference in references]
+
+    def suspended(self, number: int) -> Any:
+        return self.codes[number].make()
+
+    def function(self, number: int, closure: tuple[types.CellType, ...] | None) -> types.FunctionType:
+        code = self.codes[number]
+        return types.FunctionType(code.code, code.function.__globals__, code.code.co_name, None, closure)
+
+    def named(self, number: int) -> types.FunctionType:
+        return self.codes[number].function
+
+
+class FrameUnpickler(pickle.Unpickler):
+    """Restores one graph; `references` is its table of code."""
+
+    def __init__(self, body: bytes | memoryview, references: Sequence[str]) -> None:
+        super().__init__(io.BytesIO(b"".join((_PREFIX, body))))
+        table = _Table(references)
+        places = list(_KNOWN)
+        places[_SUSPENDED], places[_FUNCTION], places[_NAMED] = table.suspended, table.function, table.named
+        self.persistent_load = places.__getitem__  # type: ignore[method-assign]  # asked for `_PREFIX` only
+        super().load()
+        places.clear()  # from here on a persistent id is an error
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Look a global up, by the declared renames."""
+        return super().find_class(*present_name(module, name))
+
+
+# -- how each type is stored ----------------------------------------------------------------------------------------------
+
+
+def _reduce_suspended(pickler: FramePickler, target: Any) -> Any:
+    pickler.visited.append(target)
+    code = coroutines.found_code(target)
+    return (
+        make_suspended,
+        (pickler.reference(code),),
+        coroutines.capture(target, code),
+        None,
+        None,
+        coroutines.fill,
+    )
+
+
+def _reduce_wrapper(_: FramePickler, wrapper: Any) -> Any:
+    return coroutines.await_of, (coroutines.wrapped_coroutine(wrapper),)
+
+
+def _reduce_send(_: FramePickler, target: Any) -> Any:
+    return coroutines.send_of, coroutines.send_parts(target)
+
+
+def _reduce_throw(_: FramePickler, target: Any) -> Any:
+    return coroutines.throw_of, coroutines.throw_parts(target)
+
+
+def _reduce_next(_: FramePickler, target: Any) -> Any:
+    return coroutines.next_of, coroutines.next_parts(target)
+
+
+def _reduce_exception(_: FramePickler, value: BaseException) -> Any:
+    return exceptions.reduce_exception(value)
+
+
+def _reduce_traceback(_: FramePickler, value: types.TracebackType) -> Any:
+    return exceptions.traceback_of, (exceptions.traceback_entries(value),)
+
+
+def _refuse(remedy: str) -> Reducer:
+    def refuse(_: FramePickler, value: Any) -> Any:
+        raise CannotCapture(type_name(type(value)), remedy)
+
+    return refuse
+
+
+def type_name(kind: type) -> str:
+    """The name of a class as an error shows it."""
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _reduce_pinned(shape: str) -> Reducer:
+    def pinned(pickler: FramePickler, _: Any) -> Any:
+        pickler.shapes.add(shape)
+        return NotImplemented
+
+    return pinned
+
+
+_REDUCERS: dict[type, Reducer | None] = {
+    **dict.fromkeys(coroutines.KINDS, _reduce_suspended),
+    coroutines.WRAPPER: _reduce_wrapper,
+    coroutines.ASEND: _reduce_send,
+    coroutines.ATHROW: _reduce_throw,
+    coroutines.ANEXT: _reduce_next,
+    types.FunctionType: functions.reduce_function,
+    types.CellType: functions.reduce_cell,
+    types.MethodType: functions.reduce_method,
+    types.ModuleType: functions.reduce_module,
+    type: functions.reduce_class,
+    property: functions.reduce_property,
+    staticmethod: functions.reduce_wrapped,
+    classmethod: functions.reduce_wrapped,
+    super: functions.reduce_super,
+    types.TracebackType: _reduce_traceback,
+    types.MappingProxyType: iterators.reduce_mapping_proxy,
+    **dict.fromkeys(iterators.DICT_ITERATORS, iterators.reduce_dict_iterator),
+    **dict.fromkeys(iterators.DICT_VIEWS, iterators.reduce_dict_view),
+    types.CodeType: _refuse("code is never stored; keep the function instead"),
+    types.FrameType: _refuse("frames are never stored; keep what you need of it as text"),
+}
+_FIXED = frozenset(_REDUCERS)
+_TYPE_LIMIT = 20_000
+
+_IN_LOOP = "it belongs to an event loop; use Sojourn's counterpart, or keep it inside a step"
+
+
+def _learn(kind: type) -> Reducer | None:
+    """Decide once how instances of a class are stored."""
+    if len(_REDUCERS) >= _TYPE_LIMIT:
+        for each in [each for each in _REDUCERS if each not in _FIXED]:
+            del _REDUCERS[each]
+    reducer = _decide(kind)
+    _REDUCERS[kind] = reducer
+    return reducer
+
+
+def _decide(kind: type) -> Reducer | None:
+    if issubclass(kind, BaseException):
+        return _reduce_exception
+    if issubclass(kind, type):
+        return functions.reduce_class
+    if issubclass(kind, types.ModuleType):
+        return functions.reduce_module
+    top = kind.__module__.partition(".")[0]
+    if top in ("asyncio", "_asyncio"):
+        return _refuse(_IN_LOOP)
+    if kind.__module__ in ("_frozen_importlib", "importlib.machinery", "_frozen_importlib_external"):
+        return _refuse("this is a module's dictionary; import the module inside the function that needs it")
+    shape = shape_of(kind)
+    return None if shape is None else _reduce_pinned(shape)

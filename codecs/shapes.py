@@ -1,0 +1,103 @@
+"""Shapes of data classes: what must be equal for a stored instance to mean the same here.
+
+The shape of a class is its fields, in order, with their annotations as text: of a dataclass, a msgspec `Struct`, an attrs or
+pydantic class, a `NamedTuple`, or a plain class with `__slots__`. Methods, defaults and docstrings are no part of it. Classes
+without declared fields have no shape and are not pinned.
+
+    module:Qualified.Name~0123456789abcdef
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from .identity import CodeNotFound, _attribute, _import, present_name
+
+
+def shape_of(kind: type) -> str | None:
+    """The shape of a class as a part of a pin, or None when it declares no fields or has no name to be found by."""
+    if kind.__module__ == "builtins" or "<locals>" in kind.__qualname__:
+        return None
+    fields = _fields(kind)
+    if fields is None:
+        return None
+    digest = hashlib.blake2b(digest_size=8, person=b"sj-shape")
+    for name, annotation in fields:
+        digest.update(f"{name}:{annotation};".encode())
+    return f"{kind.__module__}:{kind.__qualname__}~{digest.hexdigest()}"
+
+
+def _fields(kind: type) -> list[tuple[str, str]] | None:
+    if dataclasses.is_dataclass(kind):
+        return [(each.name, _text(each.type)) for each in dataclasses.fields(kind)]
+    for attribute in ("__struct_fields__", "__attrs_attrs__", "model_fields", "_fields"):
+        declared = getattr(kind, attribute, None)
+        if attribute == "_fields" and not issubclass(kind, tuple):
+            continue
+        if isinstance(declared, (tuple, list, dict)):
+            return [(name, _annotation(kind, name)) for name in _names(declared)]
+    return _slots(kind)
+
+
+def _names(declared: Iterable[Any]) -> Iterable[str]:
+    return (each if isinstance(each, str) else each.name for each in declared)
+
+
+def _slots(kind: type) -> list[tuple[str, str]] | None:
+    declared = [base.__dict__["__slots__"] for base in reversed(kind.__mro__) if "__slots__" in base.__dict__]
+    names = [name for each in declared for name in ([each] if isinstance(each, str) else each)]
+    return [(name, _annotation(kind, name)) for name in names] if names else None
+
+
+def _annotation(kind: type, name: str) -> str:
+    for base in kind.__mro__:
+        annotations = base.__dict__.get("__annotations__") or _lazy_annotations(base)
+        if name in annotations:
+            return _text(annotations[name])
+    return ""
+
+
+def _lazy_annotations(base: type) -> dict[str, Any]:
+    """From 3.14 annotations are computed when asked for, and may then name what is not there."""
+    if sys.version_info < (3, 14) or base is object:
+        return {}
+    try:
+        import annotationlib  # type: ignore[import-not-found, unused-ignore]  # CPython 3.14 and later only
+
+        found: dict[str, Any] = annotationlib.get_annotations(base, format=annotationlib.Format.STRING)
+    except Exception:  # a user's annotation may raise anything; the field's name still counts
+        return {}
+    return found
+
+
+def _text(annotation: Any) -> str:
+    if isinstance(annotation, str):
+        return annotation
+    return (
+        annotation.__qualname__
+        if isinstance(annotation, type) and not hasattr(annotation, "__args__")
+        else repr(annotation)
+    )
+
+
+def check_shape(stored: str) -> str | None:
+    """None when the class in `stored` has that shape in this process, else the reason."""
+    place, _, wanted = stored.rpartition("~")
+    old_module, _, old_name = place.partition(":")
+    module_name, name = present_name(old_module, old_name)
+    try:
+        kind = _attribute(_import(module_name, place), name)
+    except CodeNotFound as error:
+        return str(error)
+    if not isinstance(kind, type):
+        return f"class `{place}` was not found (stored shape {wanted})"
+    present = (shape_of(kind) or "~no declared fields").rpartition("~")[2]
+    return (
+        None
+        if present == wanted
+        else f"the fields of `{place}` have changed (stored shape {wanted}, present {present})"
+    )
