@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from sojourn.broker.clock import BrokerClock
     from sojourn.broker.dead import DeadLetters
     from sojourn.broker.frames import FrameStore
-    from sojourn.broker.held import Held, HeldStore
+    from sojourn.broker.held import HeldEvent, HeldStore
     from sojourn.broker.seam import Broker
     from sojourn.broker.subjects import Subjects
-    from sojourn.codecs.seal import Keyring
+    from sojourn.codecs.keyring import Keyring
 
     from .hot_cache import HotCache
 
@@ -163,7 +163,7 @@ class ServedPartition(Protocol):
     """
 
     async def start(
-        self, held: Sequence[Held], consumers: Mapping[str, str], *, taken_over: bool = False
+        self, held: Sequence[HeldEvent], consumers: Mapping[str, str], *, taken_over: bool = False
     ) -> None:
         """Attached: load the actors that have held events, then begin to pull.
 
@@ -172,7 +172,7 @@ class ServedPartition(Protocol):
         it cannot (then it is dropped).
         """
 
-    async def reattached(self, epoch: int, held: Sequence[Held], consumers: Mapping[str, str]) -> None:
+    async def reattached(self, epoch: int, held: Sequence[HeldEvent], consumers: Mapping[str, str]) -> None:
         """The same owner attached anew under a higher epoch: hot actors and running steps stay, events are
         matched by origin.
         """

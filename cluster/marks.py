@@ -1,0 +1,183 @@
+"""`mark.<p>`: what was last acknowledged, so that storage that went back is noticed (I8).
+
+After a restore from an old backup, or the loss of the newer replicas, everything at the broker is consistent
+and old: records, mail, timers. Going on would run steps again whose results were recorded. So an owner notes,
+every 5 s when something changed and at hand-over, the highest revision and the streams' last sequences it has
+seen; who attaches compares. The mark lies in another stream (the cluster bucket), which is the point: a
+stream restored alone is caught always, and a whole account restored at once when any node that lived through
+it is still there.
+
+A partition whose storage went back is not served: the node logs it, `/readyz` names it, and it is looked at
+again each time membership passes by. `sojourn restore accept` deletes the mark after an operator has decided.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+from sojourn.broker.cluster_keys import ClusterKeys
+from sojourn.broker.errors import BrokerError
+from sojourn.broker.seam import Broker
+from sojourn.broker.subjects import Subjects
+from sojourn.codecs.errors import SojournError
+
+MARK_SECONDS = 5.0
+_KEY = "mark"
+
+
+class StreamMark(msgspec.Struct, frozen=True, array_like=True):
+    """How far one stream was seen to be."""
+
+    created: int
+    """Creation time, Unix nanoseconds."""
+    last_seq: int
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """The value of `mark.<p>`."""
+
+    actor: str
+    """Whose commit was the last one acknowledged."""
+    revision: int
+    """The highest revision among acknowledged commits of the partition."""
+    transition: int
+    at: float
+    """Broker time of the writing."""
+    node: str
+    streams: dict[str, StreamMark]
+    """By short name: "frames", "mail", "ctl", "wake", "held"."""
+
+
+class StorageWentBack(SojournError):
+    """The broker's storage is older than what was acknowledged before (I8)."""
+
+    def __init__(self, partition: int, stream: str, expected: str, received: str) -> None:
+        """`stream`: its short name."""
+        super().__init__(partition, stream, expected, received)
+        self.partition = partition
+        self.stream = stream
+        self.expected = expected
+        self.received = received
+
+    def __str__(self) -> str:
+        """What was seen, what is there, and what to do."""
+        return (
+            f"storage went back: partition {self.partition} had seen stream {self.stream} {self.expected}, found "
+            f"{self.received}; it is not served. Restore newer data, or accept the loss with `sojourn restore accept`"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    actor: str
+    revision: int
+    transition: int
+
+
+class Marks:
+    """Collects acknowledged commits, writes `mark.<p>`, and compares. Engine loop only."""
+
+    def __init__(
+        self, broker: Broker, subjects: Subjects, *, node: str, broker_now: Callable[[], float]
+    ) -> None:
+        """`broker_now`: the broker's clock, Unix seconds."""
+        self._broker = broker
+        self._keys = ClusterKeys(broker, subjects)
+        self._names = {
+            "frames": subjects.frames_stream,
+            "mail": subjects.mail_stream,
+            "ctl": subjects.ctl_stream,
+            "wake": subjects.wake_stream,
+            "held": subjects.held_stream,
+        }
+        self._node = node
+        self._broker_now = broker_now
+        self._newest: dict[int, _Commit] = {}
+        self._changed: set[int] = set()
+        self._reading: asyncio.Task[Mapping[str, StreamMark]] | None = None
+
+    def __repr__(self) -> str:
+        """How many partitions have unwritten marks."""
+        return f"<Marks changed={len(self._changed)}>"
+
+    def committed(self, p: int, actor: str, revision: int, transition: int) -> None:
+        """A commit was acknowledged. Of the partition's commits the one with the highest revision is kept."""
+        newest = self._newest.get(p)
+        if newest is None or revision > newest.revision:
+            self._newest[p] = _Commit(actor, revision, transition)
+            self._changed.add(p)
+
+    async def write(self, p: int) -> None:
+        """Write the partition's mark if it changed. Raises `BrokerError`; the mark is then written next
+        time.
+        """
+        if p in self._changed:
+            await self._write(p, await self.streams())
+
+    async def write_all(self) -> None:
+        """Write every mark that changed. One that cannot be written now is written next time."""
+        changed = tuple(self._changed)
+        if not changed:
+            return
+        try:
+            streams = await self.streams()
+            await asyncio.gather(*(self._write(p, streams) for p in changed))
+        except BrokerError:
+            return  # still among the changed
+
+    def forget(self, p: int) -> None:
+        """The partition is no longer ours."""
+        self._newest.pop(p, None)
+        self._changed.discard(p)
+
+    async def check(self, p: int) -> None:
+        """Compare the partition's mark with the streams. Raises `StorageWentBack`, `BrokerError`."""
+        entry = await self._keys.get(_KEY, p)
+        if entry is None:
+            return
+        mark = msgspec.json.decode(entry.value, type=Mark)
+        streams = await self.streams()
+        for short, seen in mark.streams.items():
+            found = streams.get(short)
+            if found is None or found.created != seen.created:
+                raise StorageWentBack(
+                    p, short, f"of {seen.created}", f"one of {found.created}" if found else "no such stream"
+                )
+            if found.last_seq < seen.last_seq:
+                raise StorageWentBack(p, short, f"up to {seen.last_seq}", f"{found.last_seq} as the last")
+        if streams["frames"].last_seq < mark.revision:
+            raise StorageWentBack(
+                p, "frames", f"up to {mark.revision}", f"{streams['frames'].last_seq} as the last"
+            )
+
+    async def streams(self) -> Mapping[str, StreamMark]:
+        """How far the streams are, from their leaders; those who ask at the same time share one reading."""
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read_streams(), name="marks-streams")
+        return await asyncio.shield(self._reading)
+
+    async def _read_streams(self) -> Mapping[str, StreamMark]:
+        infos = await asyncio.gather(*(self._broker.stream_info(name) for name in self._names.values()))
+        return {
+            short: StreamMark(info.created, info.last_seq)
+            for short, info in zip(self._names, infos, strict=True)
+        }
+
+    async def _write(self, p: int, streams: Mapping[str, StreamMark]) -> None:
+        newest = self._newest.get(p)
+        if newest is None:
+            return
+        mark = Mark(
+            actor=newest.actor,
+            revision=newest.revision,
+            transition=newest.transition,
+            at=self._broker_now(),
+            node=self._node,
+            streams=dict(streams),
+        )
+        await self._keys.put(_KEY, p, value=msgspec.json.encode(mark))
+        if self._newest.get(p) == newest:
+            self._changed.discard(p)

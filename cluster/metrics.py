@@ -1,0 +1,202 @@
+"""What a node counts and measures, as Prometheus text (exposition format 0.0.4).
+
+Every metric and its labels are declared here; an undeclared name or label is an error at the first use, so
+that no id ever becomes a label. Written by the engine's loop, read by the guard's: a reader may see a
+histogram's sum one observation ahead of its count, which no dashboard notices.
+
+Our own hundred lines instead of `prometheus_client`: a node must be observable without the extra. With the
+extra installed, what the user's code registered there, and its process metrics, follow after ours on the same
+page.
+"""
+
+from __future__ import annotations
+
+import importlib
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+BYTES: Final = (256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262144.0, 1048576.0)
+MAX_SERIES: Final = 1000
+"""Label combinations per metric; more are counted under the label values "other"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """One metric: what it is called, what it means, what it may be divided by."""
+
+    kind: Literal["counter", "gauge", "histogram"]
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = SECONDS
+
+
+METRICS: Final[Mapping[str, Declared]] = {
+    # actors
+    "resumes": Declared("counter", "Actors whose user code ran once more", ("workflow",)),
+    "commits": Declared("counter", "Records stored", ("workflow",)),
+    "commit_conflicts": Declared("counter", "Commits that turned out to be another's"),
+    "commit_unknown": Declared("counter", "Commits whose outcome had to be read"),
+    "commit_seconds": Declared("histogram", "From sending a commit to its acknowledgement"),
+    "frame_bytes": Declared("histogram", "Size of stored frames", (), BYTES),
+    "wake_to_resume_seconds": Declared(
+        "histogram", "From the storing of an event to its consumption", ("kind",)
+    ),
+    "timer_lateness_seconds": Declared("histogram", "How late timers were consumed"),
+    "ended": Declared("counter", "Actors that ended", ("workflow", "status")),
+    "quarantined": Declared("counter", "Actors quarantined", ("workflow",)),
+    "pin_refused": Declared(
+        "counter", "Frames not resumed here because this code lacks their pin", ("workflow",)
+    ),
+    "evicted": Declared("counter", "Hot actors parked to keep the cache in its bounds"),
+    # events
+    "events": Declared("counter", "Events delivered to this node", ("kind",)),
+    "events_without_effect": Declared("counter", "Events acknowledged without effect", ("kind",)),
+    "flush_refused": Declared("counter", "Outbox entries the broker refused for now", ("kind",)),
+    "dead_letters": Declared("counter", "Events written to the dead letters", ("reason",)),
+    "moved": Declared("counter", "Events moved to HELD"),
+    # steps
+    "steps": Declared("counter", "Attempts of local steps", ("step", "outcome")),
+    "step_seconds": Declared("histogram", "Duration of an attempt of a local step", ("step",)),
+    # the node
+    "attaches": Declared("counter", "Partitions attached", ("why",)),
+    "attach_seconds": Declared("histogram", "Duration of an attach", ("why",)),
+    "attach_failures": Declared("counter", "Attaches that broke off"),
+    "partitions_lost": Declared("counter", "Partitions dropped because they are another's"),
+    "leases_lost": Declared("counter", "Times this node's lease ended while it ran"),
+    "leases_ended": Declared("counter", "Leases of dead peers that this node ended"),
+    "reconnects": Declared("counter", "Connections that came back", ("connection",)),
+    "partitions": Declared("gauge", "Partitions served by this node"),
+    "partitions_unowned": Declared("gauge", "Partitions of the namespace that no living node holds"),
+    "members": Declared("gauge", "Living nodes", ("state",)),
+    "hot_actors": Declared("gauge", "Actors with live coroutines in memory"),
+    "waiting_events": Declared("gauge", "Events in memory, not consumed and not moved"),
+    "held_events": Declared("gauge", "Events in HELD"),
+    "unacknowledged": Declared(
+        "gauge", "Unacknowledged deliveries (window: 10,000 per partition and stream)"
+    ),
+    "running_steps": Declared("gauge", "Local steps running"),
+    "oldest_runnable_seconds": Declared("gauge", "Age of the oldest event that could run and has not"),
+    "loop_lag_seconds": Declared("gauge", "How late the engine's loop ran last"),
+    "clock_offset_seconds": Declared("gauge", "Broker's clock minus this machine's"),
+    "gate_open": Declared("gauge", "1 while this node may act"),
+    "stalled_seconds": Declared("gauge", "For how long the engine's loop has been stuck; 0 while it runs"),
+}
+"""All metrics, named without their prefix `sojourn_`. Counters are shown with `_total`."""
+
+
+class UndeclaredMetric(LookupError):
+    """A name, kind or label that `METRICS` does not declare: a bug of the caller."""
+
+
+@dataclass
+class _Histogram:
+    counts: list[int]
+    total: float = 0.0
+
+
+@dataclass
+class _Family:
+    values: dict[tuple[str, ...], float] = field(default_factory=dict)
+    histograms: dict[tuple[str, ...], _Histogram] = field(default_factory=dict)
+
+
+class Metrics:
+    """The values of one node. Written on the engine's loop; `text` may be called from another thread."""
+
+    def __init__(self, constant: Mapping[str, str]) -> None:
+        """`constant`: labels that every series carries (`node`, `deployment`)."""
+        self._constant = dict(constant)
+        self._families = {name: _Family() for name in METRICS}
+
+    def __repr__(self) -> str:
+        """How much there is."""
+        return f"<Metrics {sum(len(f.values) + len(f.histograms) for f in self._families.values())} series>"
+
+    def count(self, name: str, amount: float = 1, **labels: str) -> None:
+        """Add to a counter."""
+        key = self._key(name, "counter", labels)
+        values = self._families[name].values
+        values[key] = values.get(key, 0.0) + amount
+
+    def gauge(self, name: str, value: float, **labels: str) -> None:
+        """Set a gauge."""
+        self._families[name].values[self._key(name, "gauge", labels)] = value
+
+    def observe(self, name: str, value: float, **labels: str) -> None:
+        """Add one value (seconds or bytes) to a histogram."""
+        key = self._key(name, "histogram", labels)
+        histograms = self._families[name].histograms
+        found = histograms.get(key)
+        if found is None:
+            found = histograms[key] = _Histogram([0] * (len(METRICS[name].buckets) + 1))
+        found.counts[bisect_left(METRICS[name].buckets, value)] += 1
+        found.total += value
+
+    def value(self, name: str, **labels: str) -> float:
+        """A counter's or gauge's value, 0.0 when there is none yet; of a histogram, how many observations."""
+        key = tuple(labels[label] for label in METRICS[name].labels)
+        found = self._families[name].histograms.get(key)
+        return float(sum(found.counts)) if found else self._families[name].values.get(key, 0.0)
+
+    def text(self) -> str:
+        """Everything, in Prometheus' text format, with what `prometheus_client` knows when that is
+        installed.
+        """
+        lines = [line for name in METRICS for line in self._family_text(name)]
+        return "\n".join(lines) + "\n" + _of_prometheus_client()
+
+    def _key(self, name: str, kind: str, labels: Mapping[str, str]) -> tuple[str, ...]:
+        declared = METRICS.get(name)
+        if declared is None or declared.kind != kind or set(declared.labels) != set(labels):
+            raise UndeclaredMetric(
+                f"no {kind} {name!r} with labels {sorted(labels)} in cluster.metrics.METRICS"
+            )
+        key = tuple(labels[label] for label in declared.labels)
+        family = self._families[name]
+        known = family.histograms if kind == "histogram" else family.values
+        if key in known or len(known) < MAX_SERIES:
+            return key
+        return ("other",) * len(key)
+
+    def _family_text(self, name: str) -> Iterator[str]:
+        declared, family = METRICS[name], self._families[name]
+        if not family.values and not family.histograms:
+            return
+        shown = f"sojourn_{name}" + ("_total" if declared.kind == "counter" else "")
+        yield f"# HELP {shown} {declared.help}"
+        yield f"# TYPE {shown} {declared.kind}"
+        for key, value in list(family.values.items()):
+            yield f"{shown}{self._labels(declared.labels, key)} {value:g}"
+        for key, histogram in list(family.histograms.items()):
+            yield from self._histogram_text(shown, declared, key, histogram)
+
+    def _histogram_text(
+        self, shown: str, declared: Declared, key: tuple[str, ...], histogram: _Histogram
+    ) -> Iterator[str]:
+        below = 0
+        for bound, count in zip((*declared.buckets, float("inf")), list(histogram.counts), strict=True):
+            below += count
+            le = "+Inf" if bound == float("inf") else f"{bound:g}"
+            yield f"{shown}_bucket{self._labels((*declared.labels, 'le'), (*key, le))} {below}"
+        yield f"{shown}_sum{self._labels(declared.labels, key)} {histogram.total:g}"
+        yield f"{shown}_count{self._labels(declared.labels, key)} {below}"
+
+    def _labels(self, names: Iterable[str], values: Iterable[str]) -> str:
+        pairs = {**self._constant, **dict(zip(names, values, strict=True))}
+        return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in pairs.items()) + "}"
+
+
+def _escaped(value: str) -> str:
+    return value[:128].replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _of_prometheus_client() -> str:
+    try:
+        client = importlib.import_module("prometheus_client")
+    except ImportError:
+        return ""
+    page: bytes = client.generate_latest()
+    return page.decode()
