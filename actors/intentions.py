@@ -4,8 +4,7 @@ Awaiting an intention puts one `Leaf` on the awaiting frame's value stack, and n
 names the user's code alone. A leaf is stored with the frame, so its state is versioned: a later Sojourn reads what this one wrote, or refuses
 it by number.
 
-Engine-internal intentions (`Fork`, `EnterTimeout`, `LeaveTimeout`, `WaitBranches`, `Park`) never reach a record: they move between the
-branches of one actor within a turn, or name branches by number.
+The last group (`Fork` to `Park`) speaks of the branches of one actor. The engine answers them by itself: they cause no commit.
 """
 
 from __future__ import annotations
@@ -17,7 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from .errors import UnknownIntention
 
 if TYPE_CHECKING:
+    from .branches import Task
     from .channel import Channel
+    from .scopes import Semaphore, TaskGroup
     from .scopes import timeout as TimeoutScope  # noqa: N812  # the public name is lower case, as asyncio's
 
 PROTOCOL = 1
@@ -126,7 +127,7 @@ class Receive(Intention):
 
 @dataclass(frozen=True, slots=True)
 class Spawn(Intention):
-    """Start a child; goes on after the commit that holds it."""
+    """Start a child; goes on after the commit that holds it. `args` is JSON [args, kwargs]."""
 
     kind: ClassVar[str] = "spawn"
     workflow: str
@@ -174,22 +175,38 @@ class Checkpoint(Intention):
 
 @dataclass(frozen=True, slots=True)
 class Fork(Intention):
-    """Run awaitables as branches and wait: for all (`all`, first error ends the wait) or for the first to end (`first`)."""
+    """Run awaitables as branches and wait for them as `WaitBranches` says. Answered at once: it never reaches a frame."""
 
     kind: ClassVar[str] = "fork"
     awaitables: tuple[Awaitable[Any], ...]
-    mode: Literal["all", "all-outcomes", "first"] = "all"
+    mode: Literal["all", "outcomes", "race"] = "all"
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class WaitBranches(Intention):
-    """Wait for branches that run already: for all, for the first to end, or for the first error."""
+    """Wait for branches that run already.
+
+    `one`: the task's own result; `all`: the list of results, the first error ends the wait; `outcomes`: results and errors in a list;
+    `ended` and `first`: nothing, once all, or one, have ended; `race`: name and result of the first to end, once the others are cancelled.
+    """
 
     kind: ClassVar[str] = "wait-branches"
-    branches: tuple[int, ...]
-    mode: Literal["one", "all", "first", "first-error"] = "all"
-    cancel: bool = False
-    """A cancelled wait cancels the branches too."""
+    tasks: tuple[Task[Any], ...]
+    mode: Literal["one", "all", "outcomes", "ended", "first", "race"] = "all"
+    names: tuple[str, ...] = ()
+    winner: int | None = None
+    cancel: bool = True
+    """A cancelled wait cancels the branches too, and ends when they have."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveGroup(Intention):
+    """Wait for the tasks of a group at the end of its block, which ended with `error` or with None."""
+
+    kind: ClassVar[str] = "leave-group"
+    group: TaskGroup
+    error: BaseException | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,12 +226,12 @@ class LeaveTimeout(Intention):
     cancelled: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Park(Intention):
-    """Wait until another branch of this actor calls `wake(key)` (Lock, Semaphore)."""
+    """Wait for a place in a semaphore or lock of this actor. Compared by identity: two waiters of one semaphore are two."""
 
     kind: ClassVar[str] = "park"
-    key: int
+    semaphore: Semaphore
 
 
 KINDS: dict[str, type[Intention]] = {
@@ -230,6 +247,7 @@ KINDS: dict[str, type[Intention]] = {
         Checkpoint,
         Fork,
         WaitBranches,
+        LeaveGroup,
         EnterTimeout,
         LeaveTimeout,
         Park,

@@ -1,0 +1,191 @@
+"""The live side of an actor: its branches, each a coroutine that is suspended at one await. This is what a frame stores.
+
+All branches of an actor are pickled as one graph, so objects that they share stay shared. Nothing of the protocol is in here: what a branch
+waits for is named by an operation number, which the envelope explains without unpickling.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Awaitable, Generator, Iterator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from sojourn.codecs import frames
+
+from .errors import UnknownIntention
+from .intentions import WaitBranches
+
+if TYPE_CHECKING:
+    from .intentions import Intention
+    from .scopes import TaskGroup, timeout
+
+T = TypeVar("T")
+STATE = 1
+"""Version of what `Branch` and `Branches` store of themselves."""
+
+
+class Task(Generic[T]):
+    """A branch as the code that started it sees it: await it for its result, or cancel it. Made by `create_task` and the like."""
+
+    __slots__ = ("_ended", "_error", "_group", "_value", "_waiters", "branch")
+
+    def __init__(self, branch: int) -> None:
+        self.branch = branch
+        self._ended = False
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self._waiters: list[int] = []
+        self._group: TaskGroup | None = None
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return WaitBranches((self,), "one", cancel=True).__await__()
+
+    def done(self) -> bool:
+        """Whether the branch has ended."""
+        return self._ended
+
+    def cancelled(self) -> bool:
+        """Whether it ended by being cancelled."""
+        from .errors import Cancelled
+
+        return self._ended and isinstance(self._error, Cancelled)
+
+    def result(self) -> T:
+        """What it returned; raises what it raised. Raises `RuntimeError` while it runs."""
+        if not self._ended:
+            raise RuntimeError(f"task {self.branch} has not ended; await it, or ask done() first")
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[no-any-return]  # the branch returned a T
+
+    def exception(self) -> BaseException | None:
+        """What it raised, or None."""
+        if not self._ended:
+            raise RuntimeError(f"task {self.branch} has not ended; await it, or ask done() first")
+        return self._error
+
+    def cancel(self, msg: str = "") -> bool:
+        """Ask the branch to end: `Cancelled` is raised at its await. False when it has ended already."""
+        from .inside import current_driver
+
+        driver = current_driver()
+        if driver is None:
+            raise RuntimeError("Task.cancel() works only inside the workflow that owns the task")
+        return driver.cancel_task(self, msg)
+
+    def __repr__(self) -> str:
+        state = "ended" if self._ended else "running"
+        return f"<Task of branch {self.branch}, {state}>"
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return (STATE, self.branch, self._ended, self._value, self._error, self._waiters, self._group)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _check(state)
+        _, self.branch, self._ended, self._value, self._error, self._waiters, self._group = state
+
+
+class Branch:
+    """One coroutine of an actor. `intention` and `op` are set while it is suspended."""
+
+    __slots__ = ("cancels", "coroutine", "intention", "must_cancel", "number", "op", "scopes", "task")
+
+    def __init__(self, number: int, coroutine: Any, task: Task[Any] | None = None) -> None:
+        self.number = number
+        self.coroutine = coroutine
+        self.task = task
+        self.intention: Intention | None = None
+        self.op = 0
+        self.cancels = 0
+        """How often it was cancelled and has not said otherwise (asyncio's `cancelling()`); kept across suspensions."""
+        self.must_cancel = False
+        """`Cancelled` is due at the next await."""
+        self.scopes: list[timeout] = []
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return (
+            STATE,
+            self.number,
+            self.coroutine,
+            self.task,
+            self.intention,
+            self.op,
+            self.cancels,
+            self.must_cancel,
+            self.scopes,
+        )
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _check(state)
+        (
+            _,
+            self.number,
+            self.coroutine,
+            self.task,
+            self.intention,
+            self.op,
+            self.cancels,
+            self.must_cancel,
+            self.scopes,
+        ) = state
+
+
+class Branches:
+    """All branches of one actor, with the number of the next. Number 0 is the workflow function itself."""
+
+    __slots__ = ("context", "next_number", "size", "table")
+
+    def __init__(self) -> None:
+        self.table: dict[int, Branch] = {}
+        self.next_number = 0
+        self.context = contextvars.Context()
+        self.size = 0
+        """Bytes of the frame when it was last stored (for the hot cache)."""
+
+    def add(self, coroutine: Any, task: bool) -> Branch:
+        """A new branch for a coroutine that has not run yet."""
+        number = self.next_number
+        self.next_number += 1
+        branch = Branch(number, coroutine, Task(number) if task else None)
+        self.table[number] = branch
+        return branch
+
+    def __iter__(self) -> Iterator[Branch]:
+        return iter(self.table.values())
+
+    def discard(self) -> None:
+        """Forget the coroutines in silence: no cleanup code runs (I10)."""
+        coroutines = [branch.coroutine for branch in self.table.values()]
+        self.table = {}
+        frames.discard(*coroutines)
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return (STATE, self.table, self.next_number, frames.capture_context(self.context))
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _check(state)
+        _, self.table, self.next_number, context = state
+        self.context = frames.restore_context(context)
+        self.size = 0
+
+
+def _check(state: tuple[Any, ...]) -> None:
+    if state[0] != STATE:
+        raise UnknownIntention(f"branch state {state[0]}", f"this Sojourn reads branch state {STATE}")
+
+
+def driveable(awaitable: Awaitable[Any]) -> Any:
+    """The object with `send` and `throw` that runs an awaitable. Raises `TypeError` naming what was given instead."""
+    if (
+        hasattr(awaitable, "send")
+        and hasattr(awaitable, "throw")
+        and not hasattr(type(awaitable), "__sojourn__")
+    ):
+        return awaitable
+    make = getattr(type(awaitable), "__await__", None)
+    if make is None:
+        raise TypeError(
+            f"expected an awaitable (a step call, a workflow call, a coroutine), received {type(awaitable).__qualname__}"
+            + ("; call the function: the parentheses are missing" if callable(awaitable) else "")
+        )
+    return make(awaitable)

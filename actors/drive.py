@@ -1,0 +1,578 @@
+"""Driving the branches of one actor within one turn: an event loop in miniature, with intentions in place of futures.
+
+A branch runs until it yields an intention. Intentions that concern other actors, steps or time become waits in the draft; those that
+concern branches of the same actor are answered here, at once or when another branch ends. Branches run one at a time in the order in which
+they became ready, so a workflow is single-threaded and its order is reproducible within a turn.
+
+Cancelling follows asyncio: `Cancelled` is raised at the await, once; a branch that waits for others cancels them first and is cancelled when
+they have ended; one that is not suspended gets it at its next await. A message that was taken from a channel is never lost this way.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import msgspec
+from sojourn.codecs import frames
+from sojourn.codecs.errors import PayloadTooLarge, SojournError
+from sojourn.codecs.record import Child as ChildRecord
+from sojourn.codecs.record import OutboxEntry, Outcome, PendingCall, SourceLine, Wait
+
+from . import intentions as i
+from .branches import Branch, Branches, Task, driveable
+from .draft import Draft
+from .errors import AlreadyStarted, Cancelled, LimitExceeded, NoSuchActor, NoSuchChannel, UnknownIntention
+from .events import RunStep
+from .inside import counterpart, entered, name_of_yield
+from .outcomes import child_error
+from .registry import Registry
+from .scopes import TaskGroup
+from .workflow import Workflow
+
+T = TypeVar("T")
+SWITCHES = 10_000
+"""Resumptions of branches in one turn; a workflow that needs more never reaches a durable wait (a busy loop)."""
+
+
+class Driver:
+    """Runs the ready branches of an actor until all are suspended or ended. One is made for each turn that runs user code."""
+
+    def __init__(
+        self, branches: Branches, draft: Draft, registry: Registry, workflow: Workflow[..., Any]
+    ) -> None:
+        self.branches = branches
+        self.draft = draft
+        self.root: tuple[Any, BaseException | None] | None = None
+        """What the workflow function returned or raised, once it has."""
+        self._registry = registry
+        self._workflow = workflow
+        self._ready: deque[tuple[Branch, Any, BaseException | None]] = deque()
+        self._current: Branch | None = None
+        self._switches = 0
+        self._touched: set[int] = set()
+        self._handlers: dict[type[i.Intention], Callable[[Branch, Any], None]] = {
+            i.Sleep: self._sleep,
+            i.Call: self._call,
+            i.Receive: self._receive,
+            i.Spawn: self._spawn,
+            i.Join: self._join,
+            i.Send: self._send,
+            i.CancelChild: self._cancel_child,
+            i.Checkpoint: self._checkpoint,
+            i.Fork: self._fork,
+            i.WaitBranches: self._wait_branches,
+            i.LeaveGroup: self._leave_group,
+            i.EnterTimeout: self._enter_timeout,
+            i.LeaveTimeout: self._leave_timeout,
+            i.Park: self._park,
+        }
+
+    # feeding
+
+    def start(self, coroutine: Any) -> None:
+        """Run the workflow function's coroutine as branch 0."""
+        self._ready.append((self.branches.add(coroutine, task=False), None, None))
+
+    def resume(self, branch: Branch, value: Any = None) -> None:
+        """End a branch's wait with a value."""
+        branch.intention = None
+        self._ready.append((branch, value, None))
+
+    def fail(self, branch: Branch, error: BaseException) -> None:
+        """End a branch's wait with an exception."""
+        branch.intention = None
+        self._ready.append((branch, None, error))
+
+    def waiting(self, op: int) -> Branch | None:
+        """The branch whose present wait is this operation."""
+        for branch in self.branches:
+            if branch.op == op and branch.intention is not None:
+                return branch
+        return None
+
+    def cancel_all(self, error: Cancelled) -> None:
+        """Cancel every branch: those the workflow function does not wait for are left when it has ended."""
+        for branch in list(self.branches):
+            self.cancel(branch, error)
+
+    def cancel_root(self, error: Cancelled) -> None:
+        """Cancel the workflow function, and so whatever it waits for."""
+        root = self.branches.table.get(0)
+        if root is not None:
+            self.cancel(root, error)
+
+    def expire(self, op: int, number: int) -> None:
+        """A time limit of a branch was reached."""
+        branch = self.branches.table.get(number)
+        scope = next((scope for scope in branch.scopes if scope.op == op), None) if branch else None
+        if branch is not None and scope is not None:
+            scope.fired = True
+            self.cancel(branch, Cancelled("timeout"))
+
+    # running
+
+    def run(self) -> None:
+        """Run until every branch is suspended or ended."""
+        if not self._ready:
+            return
+        self.draft.ran = True
+        with entered(self):
+            while self._ready:
+                branch, value, error = self._ready.popleft()
+                if self.branches.table.get(branch.number) is branch:
+                    self._step(branch, value, error)
+        self._current = None
+        for number in self._touched:
+            self._locate(number)
+        self._touched.clear()
+
+    def _step(self, branch: Branch, value: Any, error: BaseException | None) -> None:
+        self._current = branch
+        self._switches += 1
+        if self._switches > SWITCHES:
+            self._switches = 0
+            error = LimitExceeded(
+                "switches",
+                value=SWITCHES + 1,
+                allowed=SWITCHES,
+                where="one turn",
+                remedy="the loop never waits for anything",
+            )
+        context, coroutine = self.branches.context, branch.coroutine
+        try:
+            if error is None:
+                yielded = context.run(coroutine.send, value)
+            else:
+                yielded = context.run(coroutine.throw, error)
+        except StopIteration as stop:
+            self._ended(branch, stop.value, None)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as raised:
+            traceback = raised.__traceback__
+            self._ended(branch, None, raised.with_traceback(traceback.tb_next if traceback else None))
+        else:
+            self._suspended(branch, yielded)
+
+    def _suspended(self, branch: Branch, yielded: Any) -> None:
+        """Begin the wait that a branch asked for; what is wrong with it is raised at the await."""
+        handler = self._handlers.get(type(yielded))
+        if handler is None:
+            self.fail(branch, self._unknown(branch, yielded))
+            return
+        if branch.must_cancel and not isinstance(yielded, i.LeaveTimeout | i.LeaveGroup):
+            branch.must_cancel = False
+            _dispose(yielded)
+            self.fail(branch, Cancelled())
+            return
+        branch.op = 0
+        self._touched.add(branch.number)
+        try:
+            handler(branch, yielded)
+        except (SojournError, TypeError, ValueError) as wrong:
+            branch.op = 0
+            _dispose(yielded)
+            self.fail(branch, wrong)
+
+    def _unknown(self, branch: Branch, yielded: Any) -> UnknownIntention:
+        chain = _where(branch.coroutine)
+        at = f"{chain[-1].function} line {chain[-1].line}" if chain else ""
+        foreign = name_of_yield(yielded)
+        if foreign is not None:
+            use = counterpart(foreign)
+            return UnknownIntention(foreign, f"{use}" if use else "an intention of Sojourn", at)
+        return UnknownIntention(f"a {type(yielded).__qualname__}", where=at)
+
+    def _ended(self, branch: Branch, value: Any, error: BaseException | None) -> None:
+        del self.branches.table[branch.number]
+        for scope in branch.scopes:
+            self.draft.settle(scope.op)
+        if branch.number == 0:
+            self.root = (value, error)
+            return
+        task = branch.task
+        assert task is not None, "every branch but the first has a task"
+        task._ended, task._value, task._error = True, value, error
+        if task._group is not None:
+            self._group_lost(task._group, error)
+        for number in task._waiters:
+            waiter = self.branches.table.get(number)
+            if waiter is not None and waiter.intention is not None:
+                self._evaluate(waiter, task)
+        task._waiters = []
+
+    def _locate(self, number: int) -> None:
+        """Store with a branch's wait where in the user's code it stands."""
+        branch = self.branches.table.get(number)
+        if branch is None or branch.intention is None:
+            return
+        wait = self.draft.waits.get(branch.op)
+        if wait is not None and not wait.stack:
+            self.draft.waits[branch.op] = msgspec.structs.replace(wait, stack=_where(branch.coroutine))
+
+    # waits on the world
+
+    def _begin(self, branch: Branch, intention: i.Intention, kind: Any, **facts: Any) -> int:
+        op = self.draft.take_op()
+        branch.intention, branch.op = intention, op
+        self.draft.wait(Wait(branch=branch.number, op=op, kind=kind, **facts))
+        return op
+
+    def _timed(
+        self, branch: Branch, intention: i.Intention, kind: Any, until: float | None, **facts: Any
+    ) -> None:
+        op = self.draft.next_op
+        timer = op if until is not None else None
+        self._begin(branch, intention, kind, timer=timer, until=until, **facts)
+
+    def _sleep(self, branch: Branch, intention: i.Sleep) -> None:
+        now = self.draft.now
+        until = intention.until if intention.until is not None else now + (intention.seconds or 0.0)
+        if until <= now:
+            self.resume(branch)
+        else:
+            self._timed(branch, intention, "sleep", until)
+
+    def _receive(self, branch: Branch, intention: i.Receive) -> None:
+        names = tuple(channel.name for channel in intention.channels)
+        known = self._workflow.channels
+        if known is not None:
+            for name in names:
+                if name not in known:
+                    raise NoSuchChannel(name, known, where=f"workflow {self._workflow.name}")
+        until = None if intention.timeout is None else self.draft.now + intention.timeout
+        self._timed(branch, intention, "receive", until, channels=names)
+
+    def _call(self, branch: Branch, intention: i.Call) -> None:
+        step = self._registry.step(intention.step)
+        self._within_payload(intention.args)
+        op = self._begin(branch, intention, "call", name=step.name)
+        options: dict[str, Any] = {}
+        if intention.attempts is not None:
+            options["attempts"] = intention.attempts
+        if intention.backoff is not None:
+            options["backoff"] = intention.backoff
+        call = PendingCall(
+            op=op,
+            step=step.name,
+            args=msgspec.Raw(intention.args),
+            runner=self.draft.facts.node,
+            first_started=self.draft.now,
+            timeout=intention.timeout if intention.timeout is not None else step.timeout,
+            options=msgspec.Raw(msgspec.json.encode(options)),
+        )
+        self.draft.add_call(call)
+        self.draft.begin(op, "step", step.name)
+        self.draft.effects.append(RunStep(call))
+
+    def _spawn(self, branch: Branch, intention: i.Spawn) -> None:
+        draft, index = self.draft, self.draft.base.index
+        workflow = self._registry.workflow(intention.workflow)
+        self._within_payload(intention.args)
+        alive = sum(child.status != "ended" for child in draft.children.values())
+        if alive >= draft.limits.children:
+            raise LimitExceeded("children", value=alive + 1, allowed=draft.limits.children, where=index.actor)
+        child_id = intention.id or _child_id(index.actor, index.run, draft.next_op)
+        if child_id in draft.children or child_id == index.actor:
+            raise AlreadyStarted(child_id, workflow=workflow.name, status="a child of this workflow")
+        op = self._begin(branch, intention, "spawn", name=child_id)
+        draft.set_child(ChildRecord(child_id, op, workflow.name, intention.policy))
+        draft.begin(op, "spawn", child_id)
+        body = {"workflow": workflow.name, "args": msgspec.Raw(intention.args), "tags": intention.tags}
+        draft.send(
+            OutboxEntry(n=op, kind="start", target=child_id, body=msgspec.Raw(msgspec.json.encode(body)))
+        )
+
+    def _join(self, branch: Branch, intention: i.Join) -> None:
+        child = self.draft.children.get(intention.child)
+        if child is None:
+            raise NoSuchActor(intention.child, hint="it is no child of this workflow")
+        if child.status == "ended":
+            self.joined(branch, child)
+        else:
+            self._begin(branch, intention, "join", name=child.id)
+
+    def joined(self, branch: Branch, child: ChildRecord) -> None:
+        """Give a branch the outcome of the child it joins."""
+        outcome = child.outcome or Outcome("terminated")
+        if outcome.kind != "value":
+            self.fail(branch, child_error(child))
+            return
+        workflow = self._registry.workflow(child.workflow)
+        self.resume(branch, workflow.signature.decode_result(bytes(outcome.value)))
+
+    def _send(self, branch: Branch, intention: i.Send) -> None:
+        self._within_payload(intention.payload)
+        op = self._begin(branch, intention, "send", name=intention.target)
+        entry = OutboxEntry(
+            n=op,
+            kind="send",
+            target=intention.target,
+            channel=intention.channel,
+            at=self.draft.now + (intention.timeout if intention.timeout is not None else 60.0),
+            body=msgspec.Raw(intention.payload),
+        )
+        self.draft.send(entry)
+        self.draft.begin(op, "send", intention.target)
+
+    def _cancel_child(self, branch: Branch, intention: i.CancelChild) -> None:
+        child = self.draft.children.get(intention.child)
+        if child is None:
+            raise NoSuchActor(intention.child, hint="it is no child of this workflow")
+        if child.status == "ended":
+            self.resume(branch)
+            return
+        op = self._begin(branch, intention, "cancel-child", name=child.id)
+        body = msgspec.json.encode({"reason": intention.reason, "spawn": child.op})
+        kind: Any = "terminate" if intention.terminate else "cancel"
+        self.draft.send(OutboxEntry(n=op, kind=kind, target=child.id, body=msgspec.Raw(body)))
+        self.draft.set_child(msgspec.structs.replace(child, status="cancelling"))
+
+    def _checkpoint(self, branch: Branch, intention: i.Checkpoint) -> None:
+        self._begin(branch, intention, "checkpoint")
+
+    def _within_payload(self, payload: bytes) -> None:
+        allowed = self.draft.limits.payload_bytes
+        if len(payload) > allowed:
+            raise PayloadTooLarge(len(payload), allowed)
+
+    # waits on branches of this actor
+
+    def create_task(self, awaitable: Awaitable[T], group: TaskGroup | None = None) -> Task[T]:
+        """Run an awaitable as a further branch; it becomes ready behind those that are. Raises `LimitExceeded`, `TypeError`."""
+        allowed = self.draft.limits.branches
+        if len(self.branches.table) >= allowed:
+            raise LimitExceeded(
+                "branches",
+                value=len(self.branches.table) + 1,
+                allowed=allowed,
+                remedy="use children (spawn) or fewer at a time",
+            )
+        branch = self.branches.add(driveable(awaitable), task=True)
+        assert branch.task is not None, "just made with one"
+        if group is not None:
+            branch.task._group = group
+            group.tasks.append(branch.task)
+        self._ready.append((branch, None, None))
+        return branch.task
+
+    def _fork(self, branch: Branch, intention: i.Fork) -> None:
+        tasks = tuple(self.create_task(awaitable) for awaitable in intention.awaitables)
+        self._wait_branches(branch, i.WaitBranches(tasks, intention.mode, intention.names))
+
+    def _wait_branches(self, branch: Branch, intention: i.WaitBranches) -> None:
+        self._begin(branch, intention, "branches")
+        for task in intention.tasks:
+            if not task._ended:
+                task._waiters.append(branch.number)
+        self._evaluate(branch, None)
+
+    def _evaluate(self, branch: Branch, just: Task[Any] | None) -> None:
+        """A task that a branch waits for has ended (or the wait begins): is the wait over?"""
+        wait = branch.intention
+        if isinstance(wait, i.LeaveGroup):
+            self._evaluate_group(branch, wait)
+            return
+        if not isinstance(wait, i.WaitBranches):
+            return
+        ended = [task for task in wait.tasks if task._ended]
+        over = len(ended) == len(wait.tasks)
+        if branch.must_cancel:
+            if over or not wait.cancel:
+                branch.must_cancel = False
+                self._over(branch, Cancelled())
+            return
+        match wait.mode:
+            case "one" | "all":
+                failed = just if just is not None and just._error is not None else None
+                failed = failed or next((task for task in ended if task._error is not None), None)
+                if failed is not None and failed._error is not None:
+                    self._over(branch, failed._error)
+                elif over:
+                    values = [task._value for task in wait.tasks]
+                    self._over(branch, None, values[0] if wait.mode == "one" else values)
+            case "outcomes" if over:
+                self._over(branch, None, [task._error or task._value for task in wait.tasks])
+            case "ended" if over:
+                self._over(branch, None)
+            case "first" if ended or over:
+                self._over(branch, None)
+            case "race" if ended:
+                self._race(branch, wait, ended[0], over)
+
+    def _race(self, branch: Branch, wait: i.WaitBranches, first: Task[Any], over: bool) -> None:
+        winner = wait.winner
+        if winner is None:
+            winner = wait.tasks.index(first)
+            branch.intention = i.WaitBranches(wait.tasks, "race", wait.names, winner)
+            for task in wait.tasks:
+                if not task._ended:
+                    self.cancel_task(task, "another branch of the race ended first")
+            over = all(task._ended for task in wait.tasks)
+        if over:
+            won = wait.tasks[winner]
+            self._over(branch, won._error, (wait.names[winner], won._value))
+
+    def _over(self, branch: Branch, error: BaseException | None, value: Any = None) -> None:
+        self.draft.settle(branch.op)
+        if error is None:
+            self.resume(branch, value)
+        else:
+            self.fail(branch, error)
+
+    def enter_group(self, group: TaskGroup) -> None:
+        """A branch enters a task group's block."""
+        if group.owner is not None:
+            raise RuntimeError("this TaskGroup was entered before; make a new one for each block")
+        assert self._current is not None, "only called from a running branch"
+        group.owner = self._current.number
+
+    def _group_lost(self, group: TaskGroup, error: BaseException | None) -> None:
+        """A task of a group ended; a failure cancels the others and the block."""
+        if error is None or isinstance(error, Cancelled):
+            return
+        group.errors.append(error)
+        if group.aborting:
+            return
+        group.aborting = True
+        for task in group.tasks:
+            if not task._ended:
+                self.cancel_task(task, "another task of the group failed")
+        owner = self.branches.table.get(group.owner) if group.owner is not None else None
+        if owner is not None and not (
+            isinstance(owner.intention, i.LeaveGroup) and owner.intention.group is group
+        ):
+            self.cancel(owner, Cancelled("a task of the group failed"))
+
+    def _leave_group(self, branch: Branch, intention: i.LeaveGroup) -> None:
+        group = intention.group
+        branch.intention, branch.op = intention, self.draft.take_op()
+        self.draft.wait(Wait(branch=branch.number, op=branch.op, kind="branches"))
+        for task in group.tasks:
+            if not task._ended:
+                task._waiters.append(branch.number)
+                if intention.error is not None:
+                    self.cancel_task(task, "the block of the group failed")
+        self._evaluate_group(branch, intention)
+
+    def _evaluate_group(self, branch: Branch, intention: i.LeaveGroup) -> None:
+        group, body = intention.group, intention.error
+        if not all(task._ended for task in group.tasks):
+            return
+        was_cancelled = branch.must_cancel
+        branch.must_cancel = False
+        if isinstance(body, Cancelled) and group.aborting:
+            branch.cancels = max(0, branch.cancels - 1)
+            body = None
+        errors = [*group.errors, *([body] if body is not None and not isinstance(body, Cancelled) else [])]
+        if errors:
+            self._over(branch, BaseExceptionGroup("unhandled errors in a TaskGroup", errors))
+        elif was_cancelled:
+            self._over(branch, Cancelled())
+        else:
+            self._over(branch, None, False)
+
+    def _enter_timeout(self, branch: Branch, intention: i.EnterTimeout) -> None:
+        scope = intention.scope
+        scope.op = self.draft.take_op()
+        scope._cancels = branch.cancels
+        branch.scopes.append(scope)
+        if scope.seconds is not None:
+            until = self.draft.now + scope.seconds
+            self.draft.wait(
+                Wait(branch=branch.number, op=scope.op, kind="timeout", timer=scope.op, until=until)
+            )
+        self._ready.appendleft((branch, scope, None))
+
+    def _leave_timeout(self, branch: Branch, intention: i.LeaveTimeout) -> None:
+        scope = intention.scope
+        branch.scopes = [other for other in branch.scopes if other is not scope]
+        self.draft.settle(scope.op)
+        if scope.fired:
+            branch.cancels = max(0, branch.cancels - 1)
+            branch.must_cancel = branch.must_cancel and branch.cancels > 0
+        late = scope.fired and intention.cancelled and branch.cancels <= scope._cancels
+        self._ready.appendleft((branch, None, TimeoutError()) if late else (branch, False, None))
+
+    def _park(self, branch: Branch, intention: i.Park) -> None:
+        self._begin(branch, intention, "branches")
+
+    def wake(self, park: i.Park) -> None:
+        """Give a waiter of a semaphore its place."""
+        for branch in self.branches:
+            if branch.intention is park:
+                self._over(branch, None, True)
+                return
+        park.semaphore.release()
+
+    # cancelling
+
+    def cancel_task(self, task: Task[Any], reason: str) -> bool:
+        """Cancel the branch of a task; False when it has ended."""
+        branch = self.branches.table.get(task.branch)
+        if task._ended or branch is None:
+            return False
+        self.cancel(branch, Cancelled(reason))
+        return True
+
+    def cancel(self, branch: Branch, error: Cancelled) -> None:
+        """Raise `Cancelled` at a branch's await, once what it waits for inside this actor has ended."""
+        branch.cancels += 1
+        wait = branch.intention
+        if wait is None:
+            branch.must_cancel = True
+            return
+        if isinstance(wait, i.LeaveGroup) or (isinstance(wait, i.WaitBranches) and wait.cancel):
+            branch.must_cancel = True
+            tasks = wait.group.tasks if isinstance(wait, i.LeaveGroup) else wait.tasks
+            for task in tasks:
+                self.cancel_task(task, error.reason)
+            return
+        if isinstance(wait, i.Park):
+            wait.semaphore.withdraw(wait)
+        self._over(branch, error)
+
+    # what the workflow says of itself
+
+    def set_stage(self, label: str) -> None:
+        """See `verbs.stage`."""
+        if not isinstance(label, str) or len(label) > 200:
+            raise ValueError(
+                f"stage(): expected text of at most 200 characters, received {type(label).__name__}"
+            )
+        self.draft.stage = label
+
+    def add_tags(self, labels: tuple[str, ...]) -> None:
+        """See `verbs.tag`."""
+        for label in labels:
+            if not isinstance(label, str) or not 0 < len(label) <= 200:
+                raise ValueError("tag(): expected text of 1 to 200 characters for each label")
+        self.draft.tags = tuple(dict.fromkeys((*self.draft.tags, *labels)))[:64]
+
+    def publish_state(self, encoded: bytes) -> None:
+        """See `verbs.publish_state`."""
+        self._within_payload(encoded)
+        self.draft.state = msgspec.Raw(encoded)
+
+
+def _dispose(intention: i.Intention) -> None:
+    """Close coroutines that a refused fork will never run, so that they do not warn."""
+    if isinstance(intention, i.Fork):
+        for awaitable in intention.awaitables:
+            close = getattr(awaitable, "close", None)
+            if callable(close):
+                close()
+
+
+def _child_id(actor: str, run: str, op: int) -> str:
+    """The id of a child that was given none: unique per parent, run and operation, and short enough for a subject."""
+    return f"{actor[:96]}-{run[:8]}-{op}"
+
+
+def _where(coroutine: Any) -> tuple[SourceLine, ...]:
+    """Where a branch stands; nothing for one that runs a bare intention (no code of the user's is in it)."""
+    if not hasattr(coroutine, "cr_code"):
+        return ()
+    return tuple(SourceLine(at.module, at.function, at.line) for at in frames.where(coroutine))

@@ -1,0 +1,453 @@
+"""The engine: from (record, event, now) to (record', effects). No I/O, no clock (DESIGN 2).
+
+The owner of an actor asks `decide` what an event means, restores the frame if user code will run, and asks `turn` for the next record; it
+commits that record and then carries out the effects. The same engine runs on a node and in the testing kit.
+
+What a turn may do besides computing: it advances the live coroutines it was given. When the commit of a turn does not become the actor's
+record, the owner discards them in silence and loads afresh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+from sojourn.codecs import frames
+from sojourn.codecs.data import describe_exception
+from sojourn.codecs.errors import CannotSuspend, FrameTooLarge, PayloadError, PinNotSatisfied
+from sojourn.codecs.record import Attempts, Envelope, Hold, Index, Outcome, Parent, Record, Status, Wait
+
+from .branches import Branch, Branches
+from .decide import decide, rank
+from .draft import Draft, sentence
+from .drive import Driver
+from .ending import code_over, settle_end, terminal, terminated
+from .errors import Cancelled, NoSuchWorkflow
+from .events import Decision, Event, Facts, GoesOn, LocalEvent, Message, Reply, RunStep, StepDone, Turn
+from .limits import Limits
+from .outcomes import is_defect, of_exception, of_value, status_of_error
+from .registry import Registry
+from .states import GOES_ON
+from .turns import HANDLERS, EventRefused, TurnInProgress, goes_on, start_code, step_done
+
+_REPLACE = msgspec.structs.replace
+QUARANTINE_AT = 5
+"""Resumptions in a row that did not live to see a commit (I7)."""
+_REFUSALS = 1_000
+"""How often one turn may raise `CannotSuspend` at awaits before the workflow counts as a defect."""
+
+
+class _Defect(Exception):
+    """User code raised what nobody expects."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class Engine:
+    """Decides for all actors of a node. Holds definitions and limits, never state of an actor."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        limits: Limits | None = None,
+        ids: Callable[[], str],
+        random: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """`ids` draws the names of runs (`[A-Za-z0-9_=-]`); `random`, from [0, 1), spreads retries."""
+        self.registry = registry
+        self.limits = limits or Limits()
+        self._ids = ids
+        self._random = random
+
+    # decisions without a commit
+
+    def decide(self, record: Record | None, event: Event) -> Decision:
+        """What to do with an event. CONSUME means: give it to `turn`."""
+        return decide(record, event, self.registry, self.limits)
+
+    def order(self, events: Iterable[Event]) -> list[Event]:
+        """The order in which one actor's events are looked at (PROTOCOL 4.1)."""
+        return sorted(events, key=rank)
+
+    def continuations(self, record: Record, flushed: frozenset[int]) -> list[GoesOn]:
+        """What can go on without any event: recorded results, and waits that the commit or the flush has ended."""
+        envelope = record.envelope
+        if envelope.hold is not None or record.index.status.ended:
+            return []
+        pending = {entry.n for entry in envelope.outbox} - flushed
+        ready = [GoesOn(op) for op in sorted(envelope.results)]
+        for wait in envelope.waits:
+            if (
+                wait.kind in GOES_ON
+                and wait.timer is None
+                and not (wait.kind == "send" and wait.op in pending)
+            ):
+                ready.append(GoesOn(wait.op))
+        return ready
+
+    def pending_steps(self, record: Record, now: float) -> list[RunStep]:
+        """Local steps of a record that have no result and wait for no durable timer."""
+        return [
+            RunStep(call, max(0.0, (call.retry_at or now) - now))
+            for call in record.envelope.calls
+            if call.retry_timer is None
+        ]
+
+    def is_clean(self, record: Record, flushed: frozenset[int]) -> bool:
+        """Whether consumed events may be acknowledged (PROTOCOL 4.8, in the stricter form that the model checks)."""
+        envelope = record.envelope
+        if any(entry.n not in flushed for entry in envelope.outbox):
+            return False
+        if record.index.status.ended:
+            return record.index.sealed or envelope.parent is not None
+        if any(call.retry_timer is None for call in envelope.calls):
+            return False
+        return not self.continuations(record, flushed)
+
+    def wants_seal(self, record: Record, flushed: frozenset[int]) -> bool:
+        """Whether an ended actor without a parent is ready for its seal."""
+        index, envelope = record.index, record.envelope
+        flushed_all = all(entry.n in flushed for entry in envelope.outbox)
+        return index.status.ended and not index.sealed and envelope.parent is None and flushed_all
+
+    def needs_frame(self, record: Record, event: LocalEvent) -> bool:
+        """Whether a local event lets user code go on."""
+        if record.envelope.hold is not None or not record.frame:
+            return False
+        if isinstance(event, GoesOn):
+            return True
+        if event.outcome.kind == "value":
+            return True
+        call = next((call for call in record.envelope.calls if call.op == event.op), None)
+        if call is None or not event.retryable:
+            return True
+        return call.attempt >= self._attempts(call.step, call.options)
+
+    def _attempts(self, step: str, options: msgspec.Raw) -> int:
+        known = self.registry.steps.get(step)
+        overrides = msgspec.json.decode(options)
+        return int(overrides.get("attempts", known.retry.attempts if known else 1))
+
+    # frames
+
+    def missing(self, record: Record) -> list[frames.Missing]:
+        """Code that the frame needs and this process lacks; empty when it can be resumed here."""
+        return frames.satisfied(record.index.pin)
+
+    def restore(self, record: Record) -> Branches:
+        """The live branches of a record. Raises `PinNotSatisfied`, leaving everything as it was."""
+        if not record.frame:
+            return Branches()
+        branches = frames.load(record.frame, record.index.pin)
+        if not isinstance(branches, Branches):
+            raise PinNotSatisfied(
+                [], [f"the frame of {record.index.actor} holds a {type(branches).__qualname__}"]
+            )
+        branches.size = len(record.frame)
+        return branches
+
+    # turns
+
+    def turn(
+        self,
+        record: Record | None,
+        live: Branches | None,
+        event: Event | LocalEvent,
+        now: float,
+        facts: Facts,
+    ) -> Turn:
+        """The record after an event. Raises `EventRefused` when the event turns out to fit nothing: then nothing has changed."""
+        if isinstance(event, StepDone | GoesOn):
+            assert record is not None, "a local event belongs to a record"
+            return self._local(record, live, event, now, facts)
+        if event.kind == "start":
+            return self._start(record, live, event, now, facts)
+        if record is None:
+            return self._cancelled_before_start(event, now, facts)
+        if event.kind == "seal":
+            return self.seal(record, now, facts, event)
+        handler = HANDLERS[event.kind]
+        return self._run(record, live, event, now, facts, lambda turn: handler(turn, event))
+
+    def _local(
+        self, record: Record, live: Branches | None, event: LocalEvent, now: float, facts: Facts
+    ) -> Turn:
+        if isinstance(event, StepDone):
+            return self._run(record, live, event, now, facts, lambda turn: step_done(turn, event))
+        starts = any(wait.op == event.op and wait.kind == "start" for wait in record.envelope.waits)
+        if starts:
+            live = Branches()
+        return self._run(record, live, event, now, facts, lambda turn: goes_on(turn, event))
+
+    def _run(
+        self,
+        record: Record,
+        live: Branches | None,
+        event: Event | LocalEvent,
+        now: float,
+        facts: Facts,
+        act: Callable[[TurnInProgress], None],
+    ) -> Turn:
+        draft = Draft(record, now, facts, self.limits)
+        if isinstance(event, Event):
+            draft.consume(event)
+        workflow = self.registry.workflows.get(record.index.workflow)
+        driver = None
+        if live is not None and workflow is not None:
+            driver = Driver(live, draft, self.registry, workflow)
+        turn = TurnInProgress(draft, driver, self.registry, workflow, self._random)
+        try:
+            act(turn)
+            self._advance(turn)
+        except _Defect as defect:
+            if live is not None:
+                live.discard()
+            return self._held_for_defect(record, event, now, facts, defect.error)
+        return self._finish(draft, live)
+
+    def _finish(self, draft: Draft, live: Branches | None) -> Turn:
+        next_record = draft.finish()
+        if live is not None and (next_record.index.status.ended or not live.table):
+            live.discard()
+            live = None
+        return Turn(next_record, live, tuple(draft.effects), draft.ran)
+
+    def _advance(self, turn: TurnInProgress) -> None:
+        """Run user code as far as it goes, end the actor if its code is over, and capture what is left."""
+        draft, driver = turn.draft, turn.driver
+        if driver is None:
+            return
+        driver.run()
+        for _ in range(_REFUSALS):
+            if draft.status is None:
+                self._end_if_over(turn, driver)
+            if draft.status is not None or not draft.ran:
+                return
+            if not driver.branches.table:
+                draft.frame, draft.pin = b"", ()
+                return
+            try:
+                frame = frames.dump(driver.branches, size_limit=self.limits.frame_bytes)
+            except (CannotSuspend, FrameTooLarge) as refused:
+                self._raise_at_await(driver, refused)
+                driver.run()
+                continue
+            draft.frame, draft.pin = frame.data, frame.pin
+            driver.branches.size = len(frame.data)
+            return
+        raise _Defect(RuntimeError("the workflow goes on awaiting with values that cannot be stored"))
+
+    def _end_if_over(self, turn: TurnInProgress, driver: Driver) -> None:
+        draft = turn.draft
+        if driver.root is not None and draft.ending is None:
+            status, outcome = self._judge(turn, *driver.root)
+            code_over(draft, driver, status, outcome, turn.grace)
+        elif draft.ending is not None and draft.ran:
+            settle_end(draft, bool(driver.branches.table), turn.grace)
+
+    def _judge(
+        self, turn: TurnInProgress, value: object, error: BaseException | None
+    ) -> tuple[Status, Outcome]:
+        """Status and outcome of a workflow whose code is over; raises `_Defect` for one that is to be held."""
+        workflow, cancelling = turn.workflow, turn.draft.cancelling is not None
+        assert workflow is not None, "its code ran"
+        if error is None:
+            try:
+                return Status.COMPLETED, of_value(workflow.signature.encode_result(value))
+            except (PayloadError, TypeError) as wrong:
+                wrong.add_note(f"the result of workflow {workflow.name} cannot cross as data")
+                error = wrong
+        if is_defect(error) and workflow.on_defect == "hold" and not cancelling:
+            raise _Defect(error)
+        return status_of_error(error, cancelling), of_exception(error, workflow.raises)
+
+    def _raise_at_await(self, driver: Driver, refused: CannotSuspend | FrameTooLarge) -> None:
+        """Raise at the await of the branch that cannot be stored; what it had asked for is taken back."""
+        culprit = _culprit(driver.branches, self.limits.frame_bytes)
+        driver.draft.undo(culprit.op)
+        driver.fail(culprit, refused)
+
+    def _held_for_defect(
+        self, record: Record, event: Event | LocalEvent, now: float, facts: Facts, error: BaseException
+    ) -> Turn:
+        """Quarantine with the last good record: the event is not consumed; a step's result is kept, so it does not run again."""
+        draft = Draft(record, now, facts, self.limits)
+        if isinstance(event, Event) and event.kind == "start":
+            draft.consume(event)
+        if isinstance(event, StepDone) and event.op in draft.calls:
+            del draft.calls[event.op]
+            draft.results[event.op] = event.outcome
+            draft.steps += 1
+        info = describe_exception(error)
+        draft.hold = Hold(
+            "quarantined", f"{info.type}: {info.message}"[:2_000], facts.node, draft.now, info.traceback
+        )
+        draft.ran = record.envelope.attempts.count > 0
+        return Turn(draft.finish(), None, tuple(draft.effects), ran=True)
+
+    # beginnings
+
+    def _start(
+        self, record: Record | None, live: Branches | None, event: Event, now: float, facts: Facts
+    ) -> Turn:
+        if record is not None and not record.index.status.ended:
+            draft = Draft(
+                record, now, facts, self.limits
+            )  # restart: end this run first; the start waits for its seal
+            terminated(draft, "restarted")
+            return self._finish(draft, live)
+        base = self._new_record(record, event, now, facts)
+        delay = event.body.get("delay")
+        if isinstance(delay, int | float) and delay > 0:
+            return self._delayed(base, event, now, facts, float(delay))
+
+        def act(turn: TurnInProgress) -> None:
+            turn.reply(event, status="running")
+            start_code(turn)
+
+        return self._run(base, Branches(), event, now, facts, act)
+
+    def _delayed(self, base: Record, event: Event, now: float, facts: Facts, delay: float) -> Turn:
+        draft = Draft(base, now, facts, self.limits)
+        draft.consume(event)
+        (start,) = draft.waits.values()
+        draft.wait(_REPLACE(start, timer=start.op, until=draft.now + delay))
+        if event.reply:
+            body = {"ok": True, "actor": base.index.actor, "run": base.index.run, "status": "suspended"}
+            draft.effects.append(Reply(event.reply, body))
+        return self._finish(draft, None)
+
+    def _new_record(self, before: Record | None, event: Event, now: float, facts: Facts) -> Record:
+        """The record of a run that has not begun: it knows its arguments and waits for its start."""
+        body = event.body
+        try:
+            workflow = self.registry.workflow(str(body.get("workflow")))
+            args = msgspec.json.encode(body.get("args", [[], {}]))
+            workflow.signature.decode_args(args)
+        except NoSuchWorkflow as unknown:
+            raise self._start_refused(event, "no such workflow", str(unknown)) from None
+        except (PayloadError, TypeError) as wrong:
+            raise self._start_refused(event, "bad arguments", str(wrong)) from None
+        sender, old = event.sender, before.envelope if before is not None else None
+        first_op = old.next_op if old is not None else 1
+        index = Index(
+            actor=event.actor,
+            run=self._ids(),
+            workflow=workflow.name,
+            status=Status.RUNNABLE,
+            transition=0,
+            created=now,
+            updated=now,
+            deployment=facts.deployment,
+            parent=sender.actor if sender else "",
+            tags=tuple(str(tag)[:200] for tag in body.get("tags") or ())[:64],
+        )
+        envelope = Envelope(
+            commit=old.commit if old is not None else "",
+            previous="",
+            epoch=facts.epoch,
+            next_op=first_op + 1,
+            waits=(Wait(branch=0, op=first_op, kind="start"),),
+            consumed=old.consumed if old is not None else frozenset(),
+            seen=old.seen if old is not None else {},
+            parent=Parent(sender.actor, sender.run, sender.op) if sender else None,
+            request=str(body.get("request") or ""),
+            args=msgspec.Raw(args),
+            now=old.now if old is not None else 0.0,
+        )
+        return Record(index, envelope)
+
+    @staticmethod
+    def _start_refused(event: Event, code: str, message: str) -> EventRefused:
+        reply = (
+            Reply(event.reply, {"ok": False, "actor": event.actor, "error": code, "message": message})
+            if event.reply
+            else None
+        )
+        answers: tuple[Message, ...] = ()
+        if event.sender is not None:
+            body = {"child": event.actor, "op": event.sender.op, "run": event.sender.run, "why": message}
+            answers = (Message("refused", event.sender.actor, body),)
+        return EventRefused(f"{code}: {message}", reply=reply, answers=answers)
+
+    def _cancelled_before_start(self, event: Event, now: float, facts: Facts) -> Turn:
+        """A parent's cancel found no record: leave one, so that the late start finds that it was cancelled (PROTOCOL 6)."""
+        sender = event.sender
+        assert sender is not None, "decide() lets only a parent's cancel through"
+        spawn = event.body.get("spawn")
+        parent = Parent(sender.actor, sender.run, spawn if isinstance(spawn, int) else sender.op)
+        index = Index(
+            actor=event.actor,
+            run=self._ids(),
+            workflow="",
+            status=Status.RUNNABLE,
+            transition=0,
+            created=now,
+            updated=now,
+            parent=sender.actor,
+        )
+        draft = Draft(Record(index, Envelope("", "", facts.epoch, parent=parent)), now, facts, self.limits)
+        draft.consume(event)
+        terminal(draft, Status.CANCELLED, of_exception(Cancelled("cancelled before its start")))
+        return self._finish(draft, None)
+
+    # commits that run no user code
+
+    def seal(self, record: Record, now: float, facts: Facts, event: Event | None = None) -> Turn:
+        """Close an ended actor: nothing of it is owed any more; its record expires after the retention."""
+        draft = Draft(record, now, facts, self.limits)
+        if event is not None:
+            draft.consume(event)
+        draft.sealed = True
+        return Turn(draft.finish(), None)
+
+    def take_over(self, record: Record, ops: Iterable[int], now: float, facts: Facts) -> Turn:
+        """Become the runner of pending calls whose runner's lease is over, before running them (PROTOCOL 3)."""
+        draft = Draft(record, now, facts, self.limits)
+        for op in ops:
+            if op in draft.calls:
+                draft.calls[op] = _REPLACE(draft.calls[op], runner=facts.node)
+        return Turn(draft.finish(), None)
+
+    def attempt(self, record: Record, now: float, facts: Facts) -> Turn:
+        """Count a resumption before user code runs (I7); the fifth in a row without a commit is not made: quarantined instead."""
+        draft = Draft(record, now, facts, self.limits)
+        count = record.envelope.attempts.count + 1
+        draft.attempts = Attempts(count, facts.node)
+        if count > QUARANTINE_AT:
+            reason = f"its last {QUARANTINE_AT} resumptions each ended their node (last: {record.envelope.attempts.by})"
+            draft.hold = Hold("quarantined", reason, facts.node, draft.now)
+            draft.attempts = Attempts()
+        return Turn(draft.finish(), None)
+
+    def hold(
+        self, record: Record, kind: str, reason: str, now: float, facts: Facts, traceback: str = ""
+    ) -> Turn:
+        """Hold an actor: `quarantined`, or `pin` when its code is not here."""
+        draft = Draft(record, now, facts, self.limits)
+        draft.hold = msgspec.convert(
+            {"kind": kind, "reason": reason, "by": facts.node, "at": draft.now, "traceback": traceback}, Hold
+        )
+        return Turn(draft.finish(), None)
+
+    def unhold(self, record: Record, now: float, facts: Facts) -> Turn:
+        """End a hold (its pin is satisfied again)."""
+        draft = Draft(record, now, facts, self.limits)
+        draft.hold = None
+        return Turn(draft.finish(), None)
+
+
+def _culprit(branches: Branches, size_limit: int) -> Branch:
+    """The branch whose frames cannot be stored; when only their sum cannot, the one with the largest number."""
+    for branch in branches:
+        try:
+            frames.dump(branch.coroutine, size_limit=size_limit)
+        except (CannotSuspend, FrameTooLarge):
+            return branch
+    return max(branches, key=lambda branch: branch.number)
+
+
+__all__ = ["Engine", "EventRefused", "Outcome", "sentence"]
