@@ -33,11 +33,13 @@ __all__ = [
     "FencedOff",
     "InvalidName",
     "MailboxFull",
+    "MoveUnsettled",
     "NoResponders",
     "OutcomeUnknown",
     "Refused",
     "StreamNotFound",
     "TopologyDrift",
+    "TopologyRefused",
     "WrongLastSequence",
 ]
 
@@ -216,4 +218,35 @@ class InvalidName(BrokerError, ValueError):
         return (
             f"expected {self.kind} of 1 to 128 characters out of A-Z a-z 0-9 _ = -, received {shown!a} "
             f"({len(self.value)} characters); put other data into the payload"
+        )
+
+
+class TopologyRefused(BrokerError):
+    """The wanted topology contradicts what is fixed or allowed; nothing was changed."""
+
+    def __init__(self, field: str, expected: str, received: str, remedy: str) -> None:
+        super().__init__(field, expected, received, remedy)
+        self.field = field
+        self.expected = expected
+        self.received = received
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"topology {self.field}: expected {self.expected}, received {self.received}; {self.remedy}"
+
+
+class MoveUnsettled(BrokerError):
+    """A move to HELD has no known outcome yet: repeat it (`HeldStore.move` with the same events) before
+    anything else.
+    """
+
+    def __init__(self, partition: int, reason: str) -> None:
+        super().__init__(partition, reason)
+        self.partition = partition
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"the move of held events of partition {self.partition} has no known outcome ({self.reason}); "
+            "repeat it before anything else of that partition is moved, acknowledged or dead-lettered"
         )

@@ -181,7 +181,7 @@ class NatsBroker:
         self._last_error = text
 
     async def _on_disconnect(self) -> None:
-        # What nats-py has buffered and not sent would go out after the reconnect, long after its sender was told
+        # What nats-py has buffered and not sent goes out after the reconnect, long after its sender was told
         # that the outcome is unknown. Subscriptions are replayed from a list of their own.
         self._client._pending = []
         self._client._pending_data_size = 0
