@@ -3,20 +3,18 @@ arrives.
 
 msgspec takes any class it does not know as a "custom type" and fails on the first value; here the annotation
 is walked first, through fields of dataclasses and containers, and what is not data is refused with its place.
-pydantic models are custom types with a codec of their own; pydantic is looked for among the modules already
-imported and never imported here: who has a model has imported it.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NoReturn, get_type_hints
 
 import msgspec
 from sojourn.codecs.errors import DataTypeError
+from sojourn.codecs.foreign import MEMBERS, is_pydantic_model
 
 _DATA: Final = (
     "a dataclass, msgspec.Struct, pydantic model, attrs class, TypedDict, NamedTuple, enum, datetime, "
@@ -66,27 +64,32 @@ def place(function: Any, parameter: str) -> str:
     return f"result of `{name}`" if parameter == "return" else f"parameter `{parameter}` of `{name}`"
 
 
-def check(annotation: Any, where: str) -> None:
+def check(annotation: Any, where: str, *, written: str = "") -> None:
     """Raise `DataTypeError` when values of `annotation` cannot cross as data. `where` names function and
-    parameter.
+    parameter, `written` is the annotation as the user wrote it.
     """
+    written = written or shown(annotation)
     try:
-        info = msgspec.inspect.type_info(annotation)
-        for trail, cls in _foreign(info, "", set()):
-            raise DataTypeError(where + trail, shown(annotation), _why_foreign(cls))
+        for trail, cls in _foreign(msgspec.inspect.type_info(annotation), "", set()):
+            raise DataTypeError(where + trail, written, _why_foreign(cls))
     except NameError as error:
         reason = f"{error} in one of its fields; define or import it at module level"
-        raise DataTypeError(where, shown(annotation), reason) from error
+        raise DataTypeError(where, written, reason) from error
+    except DataTypeError:
+        raise
     except TypeError as error:
-        if isinstance(error, DataTypeError):
-            raise
-        raise DataTypeError(where, shown(annotation), _why_refused(error)) from error
+        raise DataTypeError(where, written, _why_refused(error)) from error
 
 
 def _foreign(info: Any, trail: str, seen: set[Any]) -> Iterator[tuple[str, type]]:
     """Yield the classes inside a type that msgspec does not know, with their place in it."""
     if isinstance(info, msgspec.inspect.CustomType):
-        if not is_pydantic_model(info.cls):
+        if hasattr(info.cls, MEMBERS):
+            for cls in getattr(info.cls, MEMBERS):
+                yield from _foreign(
+                    msgspec.inspect.type_info(cls), f"{trail}, member `{cls.__qualname__}`", seen
+                )
+        elif not is_pydantic_model(info.cls):
             yield trail, info.cls
         return
     if isinstance(info, msgspec.inspect.ExtType):
@@ -132,26 +135,3 @@ def _why_refused(error: TypeError) -> str:
 def shown(annotation: Any) -> str:
     """Return an annotation as a person would write it."""
     return annotation.__qualname__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")
-
-
-def is_pydantic_model(cls: Any) -> bool:
-    """Whether `cls` is a pydantic model, without importing pydantic."""
-    pydantic = sys.modules.get("pydantic")
-    return pydantic is not None and isinstance(cls, type) and issubclass(cls, pydantic.BaseModel)
-
-
-def encode_foreign(value: Any) -> Any:
-    """msgspec's hook for values it does not know. Raises `NotImplementedError`, which msgspec turns into its
-    own error.
-    """
-    if is_pydantic_model(type(value)):
-        return msgspec.Raw(value.model_dump_json(by_alias=True, round_trip=True).encode())
-    raise NotImplementedError
-
-
-def decode_foreign(cls: type, value: Any) -> Any:
-    """msgspec's hook for annotations it does not know: pydantic validates in its strict JSON mode."""
-    if is_pydantic_model(cls):
-        validate: Callable[..., Any] = cls.model_validate_json  # type: ignore[attr-defined]  # a model has it
-        return validate(msgspec.json.encode(value), strict=True)
-    raise NotImplementedError

@@ -29,7 +29,7 @@ _SPELLED: Final = {
     **dict.fromkeys(("msec", "msecs", "millisecond", "milliseconds"), "ms"),
 }
 
-_PART: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([^\W\d_]*)", re.ASCII)
+_PART: Final = re.compile(r"(?a)\s*(\d+(?:\.\d+)?)\s*([^\W\d_]*)")
 _MAX_TEXT: Final = 64
 
 

@@ -20,10 +20,10 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 from sojourn.codecs.annotations import hints_of_class
-from sojourn.codecs.data import Type
 from sojourn.codecs.errors import DataTypeError, PayloadError
 from sojourn.codecs.record import ErrorInfo
 from sojourn.codecs.traceback_text import traceback_text
+from sojourn.codecs.value_type import Type
 
 MAX_MESSAGE: Final = 4 * 1024
 """Characters of a message or note; the rest is cut."""

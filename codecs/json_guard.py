@@ -27,11 +27,11 @@ class Limits(NamedTuple):
     """Levels of arrays and objects."""
 
 
-DEFAULT_LIMITS: Final = Limits()
+DEFAULT_LIMITS: Final[Limits] = Limits()
 
 # Possessive, so linear in the input whatever it holds (Python 3.11).
-_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
-_STRING_AND_COLON: Final = re.compile(rb'"((?:[^"\\]++|\\.)*+)"[ \t\r\n]*+(:?)', re.DOTALL)
+_STRING: Final = re.compile(rb'(?s)"(?:[^"\\]++|\\.)*+"')
+_STRING_AND_COLON: Final = re.compile(rb'(?s)"((?:[^"\\]++|\\.)*+)"[ \t\r\n]*+(:?)')
 _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
 
@@ -65,16 +65,9 @@ def _check_depth(data: bytes, limit: int) -> None:
     for _ in range(limit):
         if not brackets:
             return
-        brackets = _without_innermost(brackets)
+        brackets = brackets.replace(b"[]", b"")
     if b"[" in brackets:
         raise PayloadTooDeep(limit + 1, limit)
-
-
-_INNERMOST: Final = re.compile(rb"\[\]")
-
-
-def _without_innermost(brackets: bytes) -> bytes:
-    return brackets.replace(b"[]", b"")
 
 
 def _check_utf8(data: bytes) -> None:

@@ -36,7 +36,8 @@ from sojourn.codecs.errors import (
     SealBroken,
     WrongActor,
 )
-from sojourn.codecs.keyring import TAG_BYTES, Keyring, length_prefixed
+from sojourn.codecs.keyring import TAG_BYTES, length_prefixed
+from sojourn.codecs.keyring import Keyring as Keyring
 from sojourn.codecs.record import Envelope, Index, Record
 
 MAX_INDEX: Final = 256 * 1024
