@@ -160,12 +160,12 @@ class Branches:
         frames.discard(*coroutines)
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return (STATE, self.table, self.next_number, frames.capture_context(self.context))
+        return (STATE, self.table, self.next_number, None)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _check(state)
-        _, self.table, self.next_number, context = state
-        self.context = frames.restore_context(context)
+        _, self.table, self.next_number, _ = state
+        self.context = contextvars.Context()
         self.size = 0
 
 

@@ -21,6 +21,7 @@ from sojourn.codecs.record import Child as ChildRecord
 from sojourn.codecs.record import OutboxEntry, Outcome, PendingCall, SourceLine, Wait
 
 from . import intentions as i
+from .current import CurrentActor
 from .branches import Branch, Branches, Task, driveable
 from .draft import Draft
 from .errors import AlreadyStarted, Cancelled, LimitExceeded, NoSuchActor, NoSuchChannel, UnknownIntention
@@ -46,6 +47,9 @@ class Driver:
         self.draft = draft
         self.root: tuple[Any, BaseException | None] | None = None
         """What the workflow function returned or raised, once it has."""
+        index = draft.base.index
+        self.actor = CurrentActor(index.actor, index.run, index.workflow, draft.facts.deployment, draft.now)
+        """What `current.actor` says in this turn."""
         self._registry = registry
         self._workflow = workflow
         self._ready: deque[tuple[Branch, Any, BaseException | None]] = deque()
