@@ -105,14 +105,14 @@ class Resources:
             yield Resources(opened)
 
 
-_resources: ContextVar[Resources | None] = ContextVar("sojourn_resources", default=None)
+resources_variable: ContextVar[Resources | None] = ContextVar("sojourn_resources", default=None)
 
 
 def resource(wanted: type[T]) -> T:
     """The open resource of a type, in a step. Raises `NoSuchResource`: outside of steps there are none, so
     none ends up in a frame.
     """
-    available = _resources.get()
+    available = resources_variable.get()
     return (available or Resources()).get(wanted)
 
 

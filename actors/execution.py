@@ -1,0 +1,483 @@
+"""Running steps: one attempt at a time, with its time limit, its cancellation and what it can know of itself.
+
+An attempt always ends in a `StepDone`, whatever the step raised. Async steps are tasks of the loop that the
+runner is given (None: the caller's own); sync ones run in threads. Waiting for a free place does not count
+against the time limit.
+
+*Stuck*: code that goes on after its time was up and it was cancelled: a thread (nobody can stop one) or a
+coroutine that swallows its cancellation. The attempt is over as `timeout`; the code is shown with its line,
+and the next attempt of the same operation waits for it, for as long as its own time limit, so that the two
+never run side by side. If the late code returns a value after all, that is the next attempt's result: to run
+it again would only double its effects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import inspect
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+from sojourn.codecs.errors import PayloadError
+from sojourn.codecs.record import Outcome, PendingCall
+
+from . import outcomes
+from .current import (
+    CurrentActor,
+    CurrentStep,
+    actor_variable,
+    cancel,
+    decoded,
+    operation_id,
+    step_variable,
+)
+from .errors import Cancelled, Rejected, RetryLater, StepStuck
+from .events import StepDone
+from .lifespan import Resources, resources_variable
+from .limits import Limits
+from .registry import Registry
+from .step import Step
+from .step_threads import StepThreads, where
+
+CANCEL_GRACE: Final = 5.0
+"""Seconds an async step has to end after it was cancelled, before it counts as stuck."""
+
+MAX_HEARTBEATS: Final = 10_000
+"""Operations whose last heartbeat is remembered; the oldest is forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningStep:
+    """One attempt that runs now, or is stuck."""
+
+    key: str
+    step: str
+    attempt: int
+    seconds: float
+    """How long it has been running."""
+    stuck: bool
+    where: str
+    """The line a stuck thread is at."""
+    heartbeat: Any
+    """Details of its last heartbeat, or None."""
+    heartbeat_age: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepStatistics:
+    """What a runner does now."""
+
+    running: int
+    queued: int
+    stuck: int
+    finished: int
+
+
+@dataclass(slots=True)
+class _Ended:
+    """How the user's function ended: kept as a value, because some exceptions (StopIteration, SystemExit)
+    must not travel through futures.
+    """
+
+    value: Any = None
+    error: BaseException | None = None
+
+
+class _Attempt:
+    """One attempt from its start until its code has really ended. `over` is settled when its outcome is
+    known, `late` when stuck code ends.
+    """
+
+    __slots__ = (
+        "call",
+        "holds_place",
+        "key",
+        "late",
+        "over",
+        "seen",
+        "started",
+        "step",
+        "stuck",
+        "task",
+        "thread",
+        "timed_out",
+    )
+
+    def __init__(
+        self, call: PendingCall, step: Step[..., Any], seen: CurrentStep, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.call = call
+        self.step = step
+        self.seen = seen
+        self.key = seen.key
+        self.started = loop.time()
+        self.over: asyncio.Future[_Ended] = loop.create_future()
+        self.late: asyncio.Future[_Ended] | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.thread = 0
+        self.timed_out = False
+        self.stuck = False
+        self.holds_place = False
+        """A stuck thread that keeps its place, because too many are stuck."""
+
+    def cancel(self) -> None:
+        cancel(self.seen)
+        if self.task is not None:
+            self.task.cancel("nobody waits for this step any more")
+
+    def end(self, ended: _Ended) -> None:
+        if not self.over.done():
+            self.over.set_result(ended)
+
+
+class StepRunner:
+    """Runs the local steps of one node. `run`, `cancel` and the questions may be called from the engine's
+    loop; the rest happens on the steps' loop.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        clock: Callable[[], float],
+        limits: Limits | None = None,
+        resources: Resources | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+        cancel_grace: float = CANCEL_GRACE,
+    ) -> None:
+        """`clock` is the broker's, Unix seconds (for the deadlines that steps see). `loop` runs async steps;
+        None: the caller's loop.
+        """
+        self._registry = registry
+        self._clock = clock
+        self._limits = limits or Limits()
+        self._resources = resources or Resources()
+        self._loop = loop
+        self._cancel_grace = cancel_grace
+        self._threads = StepThreads()
+        self._places = asyncio.Semaphore(self._limits.running_steps)
+        self._thread_places = asyncio.Semaphore(self._limits.step_threads)
+        self._running: dict[str, _Attempt] = {}
+        self._stuck: dict[str, _Attempt] = {}
+        self._queued: dict[str, bool] = {}
+        """Operation -> whether it was cancelled before it began."""
+        self._heartbeats: OrderedDict[str, tuple[bytes, float]] = OrderedDict()
+        self._heartbeats_lock = threading.Lock()
+        self._finished = 0
+
+    # called from the engine's loop
+
+    async def run(self, call: PendingCall, actor: CurrentActor) -> StepDone:
+        """Run one attempt and say how it ended. Never raises for anything the step does.
+
+        If the waiting task is cancelled, the step is told, and nobody learns its outcome. Raises
+        `RuntimeError` if an attempt of the same operation runs already: the caller lost count.
+        """
+        if self._loop is None:
+            return await self._run(call, actor)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._run(call, actor), self._loop))
+
+    def cancel(self, key: str) -> None:
+        """Tell a running step that nobody waits for it: async code gets `CancelledError`, all code sees
+        `current.step.cancelled`.
+        """
+        if self._loop is None:
+            self._cancel(key)
+        else:
+            self._loop.call_soon_threadsafe(self._cancel, key)
+
+    def is_running(self, key: str) -> bool:
+        """Whether an attempt of this operation runs here, or is about to."""
+        return key in self._running or key in self._queued
+
+    def attempt(self, key: str) -> RunningStep | None:
+        """The attempt of one operation whose code still runs, stuck or not."""
+        found = self._running.get(key) or self._stuck.get(key)
+        return None if found is None else self._shown(found)
+
+    def attempts(self) -> tuple[RunningStep, ...]:
+        """Every attempt whose code still runs, stuck or not."""
+        return tuple(self._shown(attempt) for attempt in (*self._running.values(), *self._stuck.values()))
+
+    def statistics(self) -> StepStatistics:
+        """Counts, for metrics."""
+        return StepStatistics(len(self._running), len(self._queued), len(self._stuck), self._finished)
+
+    async def close(self) -> None:
+        """Cancel what runs and wait for it as long as a cancelled step may take; stuck threads are left
+        behind. Twice is fine.
+        """
+        if self._loop is None:
+            await self._close()
+        else:
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._close(), self._loop))
+
+    # on the steps' loop
+
+    async def _run(self, call: PendingCall, actor: CurrentActor) -> StepDone:
+        key = operation_id(actor.id, actor.run, call.op)
+        if self.is_running(key):
+            raise RuntimeError(f"an attempt of operation {key} runs here already")
+        try:
+            step = self._registry.step(call.step)
+            args, kwargs = step.signature.decode_args(bytes(call.args))
+        except Exception as error:  # an unpickled or validated argument may raise anything
+            return StepDone(call.op, call.attempt, outcomes.of_exception(error), retryable=False)
+        self._queued[key] = False
+        try:
+            return await self._late_result(key, call, step) or await self._placed(
+                key, call, step, actor, args, kwargs
+            )
+        finally:
+            self._queued.pop(key, None)
+
+    async def _late_result(self, key: str, call: PendingCall, step: Step[..., Any]) -> StepDone | None:
+        """Wait for stuck code of an earlier attempt. None: it is gone, and this attempt may begin."""
+        earlier = self._stuck.get(key)
+        if earlier is None:
+            return None
+        loop = asyncio.get_running_loop()
+        seconds = call.timeout or step.timeout
+        if earlier.late is None:
+            earlier.late = loop.create_future()
+        await asyncio.wait((earlier.late,), timeout=seconds)
+        if not earlier.late.done():
+            stuck = StepStuck(step.name, seconds=loop.time() - earlier.started, where=where(earlier.thread))
+            return StepDone(call.op, call.attempt, outcomes.of_exception(stuck), seconds)
+        ended = earlier.late.result()
+        return (
+            None
+            if ended.error is not None
+            else self._done(key, call, step, ended, loop.time() - earlier.started)
+        )
+
+    async def _placed(
+        self, key: str, call: PendingCall, step: Step[..., Any], actor: CurrentActor, args: Any, kwargs: Any
+    ) -> StepDone:
+        places = self._places if step.is_async else self._thread_places
+        await places.acquire()
+        if self._queued.pop(key):
+            places.release()
+            return StepDone(
+                call.op, call.attempt, outcomes.of_exception(Cancelled("before it began")), retryable=False
+            )
+        attempt = self._begin(key, call, step, actor, args, kwargs)
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(call.timeout or step.timeout, self._time_is_up, attempt)
+        try:
+            ended = await attempt.over
+        except asyncio.CancelledError:
+            attempt.cancel()
+            raise
+        finally:
+            timer.cancel()
+            self._release(places, attempt)
+        self._finished += 1
+        return self._done(key, call, step, ended, loop.time() - attempt.started, attempt)
+
+    def _begin(
+        self, key: str, call: PendingCall, step: Step[..., Any], actor: CurrentActor, args: Any, kwargs: Any
+    ) -> _Attempt:
+        heartbeat = self._heartbeats.get(key)
+        seen = CurrentStep(
+            key=key,
+            name=step.name,
+            attempt=call.attempt,
+            deadline=self._clock() + (call.timeout or step.timeout),
+            last_heartbeat=decoded(heartbeat[0]) if heartbeat else None,
+            beat=lambda details: self._beat(key, details),
+        )
+        loop = asyncio.get_running_loop()
+        attempt = self._running[key] = _Attempt(call, step, seen, loop)
+        context = contextvars.copy_context()
+        context.run(self._enter, seen, actor)
+        if step.is_async:
+            attempt.task = loop.create_task(self._as_task(attempt, step.fn(*args, **kwargs)), context=context)
+            attempt.task.add_done_callback(
+                lambda _: self._ended(attempt, _Ended(error=asyncio.CancelledError()))
+            )
+        else:
+            attempt.thread = self._threads.run(
+                lambda: context.run(self._in_thread, attempt, args, kwargs, loop)
+            )
+        return attempt
+
+    def _enter(self, seen: CurrentStep, actor: CurrentActor) -> None:
+        step_variable.set(seen)
+        actor_variable.set(actor)
+        resources_variable.set(self._resources)
+
+    async def _as_task(self, attempt: _Attempt, coroutine: Coroutine[Any, Any, Any]) -> None:
+        try:
+            ended = _Ended(await coroutine)
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # SystemExit and KeyboardInterrupt of a step must not end the node
+            ended = _Ended(error=error)
+        self._ended(attempt, ended)
+
+    def _in_thread(self, attempt: _Attempt, args: Any, kwargs: Any, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            value = attempt.step.fn(*args, **kwargs)
+            ended = (
+                _Ended(error=_not_awaited(value, attempt.step))
+                if inspect.isawaitable(value)
+                else _Ended(value)
+            )
+        except BaseException as error:  # as above
+            ended = _Ended(error=error)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the node has left, and nobody asks
+            loop.call_soon_threadsafe(self._ended, attempt, ended)
+
+    def _ended(self, attempt: _Attempt, ended: _Ended) -> None:
+        """The code of an attempt has ended. Called again it does nothing."""
+        if self._running.get(attempt.key) is attempt:
+            del self._running[attempt.key]
+        if self._stuck.get(attempt.key) is attempt:
+            del self._stuck[attempt.key]
+            attempt.stuck = False
+            if attempt.holds_place:
+                self._thread_places.release()
+            if attempt.late is not None and not attempt.late.done():
+                attempt.late.set_result(ended)
+        attempt.end(ended)
+
+    def _time_is_up(self, attempt: _Attempt) -> None:
+        if attempt.over.done():
+            return
+        attempt.timed_out = True
+        attempt.cancel()
+        if attempt.task is None:
+            self._give_up(attempt)
+        else:
+            asyncio.get_running_loop().call_later(self._cancel_grace, self._give_up, attempt)
+
+    def _give_up(self, attempt: _Attempt) -> None:
+        """The code goes on although it should not: the attempt is over without it."""
+        if attempt.over.done():
+            return
+        self._running.pop(attempt.key, None)
+        self._stuck[attempt.key] = attempt
+        attempt.stuck = True
+        attempt.end(_Ended(error=asyncio.CancelledError()))
+
+    def _release(self, places: asyncio.Semaphore, attempt: _Attempt) -> None:
+        """Give the place back. A stuck thread keeps it once as many are stuck as may run: there are never
+        more threads than twice that.
+        """
+        stuck_threads = sum(bool(other.thread) for other in self._stuck.values())
+        if attempt.stuck and attempt.thread and stuck_threads > self._limits.step_threads:
+            attempt.holds_place = True
+        else:
+            places.release()
+
+    def _done(
+        self,
+        key: str,
+        call: PendingCall,
+        step: Step[..., Any],
+        ended: _Ended,
+        seconds: float,
+        attempt: _Attempt | None = None,
+    ) -> StepDone:
+        done = _step_done(call, step, ended, seconds, attempt)
+        if done.outcome.kind == "value" or not done.retryable:
+            with self._heartbeats_lock:
+                self._heartbeats.pop(key, None)
+        return done
+
+    def _cancel(self, key: str) -> None:
+        attempt = self._running.get(key)
+        if attempt is not None:
+            attempt.cancel()
+        elif key in self._queued:
+            self._queued[key] = True
+
+    def _beat(self, key: str, details: bytes) -> None:
+        with self._heartbeats_lock:
+            self._heartbeats[key] = (details, self._clock())
+            self._heartbeats.move_to_end(key)
+            while len(self._heartbeats) > MAX_HEARTBEATS:
+                self._heartbeats.popitem(last=False)
+
+    def _shown(self, attempt: _Attempt) -> RunningStep:
+        beat = self._heartbeats.get(attempt.key)
+        loop = attempt.over.get_loop()
+        return RunningStep(
+            key=attempt.key,
+            step=attempt.step.name,
+            attempt=attempt.call.attempt,
+            seconds=loop.time() - attempt.started,
+            stuck=attempt.stuck,
+            where=where(attempt.thread) if attempt.stuck and attempt.thread else "",
+            heartbeat=decoded(beat[0]) if beat else None,
+            heartbeat_age=max(0.0, self._clock() - beat[1]) if beat else None,
+        )
+
+    async def _close(self) -> None:
+        self._threads.close()
+        running = [attempt for attempt in self._running.values() if attempt.task is not None]
+        for attempt in self._running.values():
+            attempt.cancel()
+        if running:
+            await asyncio.wait([attempt.over for attempt in running], timeout=self._cancel_grace)
+
+
+def _step_done(
+    call: PendingCall, step: Step[..., Any], ended: _Ended, seconds: float, attempt: _Attempt | None
+) -> StepDone:
+    """What an ended attempt means: its outcome, and whether another attempt makes sense."""
+    error = ended.error
+    if error is None:
+        return _with_value(call, step, ended.value, seconds)
+    if isinstance(error, asyncio.CancelledError):
+        if attempt is not None and attempt.timed_out:
+            return StepDone(call.op, call.attempt, Outcome("timeout"), seconds)
+        if isinstance(error, Cancelled) or (attempt is not None and attempt.seen.cancelled):
+            reason = error.args[0] if error.args else ""
+            return StepDone(
+                call.op, call.attempt, outcomes.of_exception(Cancelled(str(reason))), seconds, retryable=False
+            )
+    return StepDone(
+        call.op,
+        call.attempt,
+        outcomes.of_exception(error, step.raises),
+        seconds,
+        retry_after=error.after if isinstance(error, RetryLater) else None,
+        retryable=not isinstance(error, (Rejected, TypeError, *step.no_retry)),
+    )
+
+
+def _with_value(call: PendingCall, step: Step[..., Any], value: Any, seconds: float) -> StepDone:
+    """A result that does not cross is a failure, and no second attempt: the step has done its work, and would
+    return the same.
+    """
+    try:
+        return StepDone(
+            call.op, call.attempt, outcomes.of_value(step.signature.encode_result(value)), seconds
+        )
+    except PayloadError as error:
+        outcome = outcomes.of_exception(error)
+        info = outcome.error
+        if info is not None:
+            info = msgspec.structs.replace(
+                info, message=f"result of step {step.name!r}: {info.message}", traceback=""
+            )
+        return StepDone(
+            call.op, call.attempt, msgspec.structs.replace(outcome, error=info), seconds, retryable=False
+        )
+
+
+def _not_awaited(value: Any, step: Step[..., Any]) -> TypeError:
+    close = getattr(value, "close", None)
+    if callable(close):
+        close()
+    return TypeError(
+        f"step {step.name!r} is a plain `def` and returned an awaitable; write `async def` and await it there"
+    )
