@@ -52,7 +52,7 @@ class Receipt:
 approval = Channel("approval", Decision)
 
 
-def journal(event: str, user: str) -> None:
+def journal(event: str, user: str, **facts: str) -> None:
     """Note that a step of `user` began or ended, in one append that a crash cannot tear."""
     path = os.environ.get("ONBOARD_JOURNAL")
     if not path:
@@ -66,6 +66,7 @@ def journal(event: str, user: str) -> None:
             "user": user,
             "pid": os.getpid(),
             "at": time.time(),
+            **facts,
         }
     )
     with open(path, "ab", buffering=0) as file:
@@ -95,7 +96,7 @@ async def provision(user: str, checked: bool) -> Receipt:
     """Open the account."""
     journal("begin", user)
     receipt = Receipt(user, f"acc-{secrets.token_hex(4)}", checked)
-    journal("end", user)
+    journal("end", user, account=receipt.account)
     return receipt
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:  # the table below, for type checkers and editors; a test compares them
     from .actors.channel import Channel
     from .actors.client import Client
+    from .actors.current import current
     from .actors.errors import (
         AlreadyStarted,
         Cancelled,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:  # the table below, for type checkers and editors; a test comp
         WorkflowQuarantined,
         WorkflowTerminated,
     )
-    from .actors.execution import current
     from .actors.handle import Description, Handle
     from .actors.lifespan import lifespan, resource
     from .actors.limits import Limits
@@ -138,7 +138,7 @@ _WHERE: Final[dict[str, tuple[str, ...]]] = {
         "Description",
         "Handle",
     ),
-    "actors.execution": ("current",),
+    "actors.current": ("current",),
     "actors.errors": (
         "AlreadyStarted",
         "Cancelled",

@@ -51,7 +51,7 @@ async def start(
     tags: tuple[str, ...],
     wait: bool,
     timeout: float | None,
-) -> Exit | None:
+) -> None:
     """Start WORKFLOW with ARGS, each JSON or a plain word.
 
     \b
@@ -69,15 +69,14 @@ async def start(
             tags=tags,
         )
         if wait:
-            return _print_result(output, await handle.result(timeout=timeout))
-        if output.json:
+            _print_result(output, await handle.result(timeout=timeout))
+        elif output.json:
             output.document({"id": handle.id, "run": handle.run, "workflow": workflow})
         else:
             output.say(handle.id)
             output.note(
                 f"Follow it with `sojourn describe {handle.id}`; wait for it with `sojourn result {handle.id}`."
             )
-    return None
 
 
 @click.command()
@@ -110,14 +109,14 @@ async def signal(
 )
 @connection_options
 @reported
-async def result(output: Output, connection: Connection, actor: str, timeout: float | None) -> Exit | None:
+async def result(output: Output, connection: Connection, actor: str, timeout: float | None) -> None:
     """Wait until ACTOR ends and print its result.
 
     Exit code 0 with the result; 1 when it was rejected, failed, was cancelled or is quarantined; 5 when it
     has not ended in time.
     """
     async with connection.client() as client:
-        return _print_result(output, await client.handle(actor).result(timeout=timeout))
+        _print_result(output, await client.handle(actor).result(timeout=timeout))
 
 
 def _print_result(output: Output, value: Any) -> None:

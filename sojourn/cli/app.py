@@ -56,9 +56,10 @@ class _LazyCommands(click.Group):
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
             near = difflib.get_close_matches(args[0], COMMANDS, n=2) if args else []
-            if near:
-                error.message += f" Did you mean {' or '.join(f'`{name}`' for name in near)}?"
-            raise
+            if not near:
+                raise
+            meant = " or ".join(f"`{name}`" for name in near)
+            raise click.UsageError(f"{error.message} Did you mean {meant}?", ctx) from None
 
 
 @click.group(cls=_LazyCommands, context_settings={"help_option_names": ["-h", "--help"]})

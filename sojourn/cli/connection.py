@@ -23,7 +23,8 @@ from .output import Output
 
 if TYPE_CHECKING:
     from sojourn.actors.client import Client
-    from sojourn.broker.nats import NatsBroker
+    from sojourn.broker.nats import NatsBroker, NatsOptions
+    from sojourn.broker.seam import Broker
     from sojourn.broker.subjects import Subjects
 
 DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
@@ -54,12 +55,12 @@ class Connection:
         finally:
             await connected.close()
 
-    def options(self, name: str) -> Any:
-        """`NatsOptions` for this connection, under a name that operators see on the server."""
+    def options(self, name: str) -> NatsOptions:
+        """Options of a connection, under a name that operators see on the server."""
         from sojourn.broker.nats import NatsOptions
 
         return NatsOptions(
-            self.server,
+            servers=tuple(self.server.split(",")),
             name=name,
             credentials=str(self.credentials) if self.credentials else None,
             user=self.user or None,
@@ -67,15 +68,17 @@ class Connection:
             connect_timeout=CONNECT_SECONDS,
         )
 
-    async def subjects(self, broker: NatsBroker) -> Subjects:
-        """The names of this namespace, with the number of partitions the broker has stored. Raises
-        `StreamNotFound`.
-        """
+    async def subjects(self, broker: Broker) -> Subjects:
+        """The names of this namespace, with the number of partitions that was applied. Raises `StreamNotFound`."""
+        from sojourn.broker.errors import StreamNotFound
         from sojourn.broker.subjects import Subjects
-        from sojourn.broker.topology import read_stored
+        from sojourn.broker.topology import read_topology
 
-        stored = await read_stored(broker, self.namespace)
-        return Subjects(self.namespace, stored.partitions)
+        names = Subjects(self.namespace, 1)
+        topology = await read_topology(broker, names)
+        if topology is None:
+            raise StreamNotFound(names.cluster_stream)
+        return topology.subjects
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:

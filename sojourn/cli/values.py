@@ -8,7 +8,7 @@ import click
 import orjson
 
 
-class JsonValue(click.ParamType):
+class JsonValue(click.ParamType[Any]):
     """JSON; a word that is not JSON and does not look like it is text.
 
     `42`, `true`, `{"ok": true}` and `"a b"` are JSON, `ada` is the text "ada". What begins like JSON and is
@@ -18,6 +18,7 @@ class JsonValue(click.ParamType):
     name = "json"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The value, or a usage error that quotes what was received."""
         if not isinstance(value, str):
             return value
         try:
@@ -32,12 +33,13 @@ class JsonValue(click.ParamType):
             return value
 
 
-class NamedValue(click.ParamType):
+class NamedValue(click.ParamType[tuple[str, Any]]):
     """`name=value`, the value as `JsonValue`."""
 
     name = "name=json"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Name and value."""
         if not isinstance(value, str):
             return value
         name, equals, text = value.partition("=")
@@ -46,12 +48,13 @@ class NamedValue(click.ParamType):
         return name, JsonValue().convert(text, param, ctx)
 
 
-class DurationValue(click.ParamType):
+class DurationValue(click.ParamType[float]):
     """A duration: `30s`, `1h30m`; a plain number is seconds."""
 
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Seconds."""
         from sojourn.codecs.durations import duration
         from sojourn.codecs.errors import SojournError
 

