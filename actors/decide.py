@@ -217,8 +217,7 @@ def grace_timers(envelope: Envelope) -> tuple[int, ...]:
 def _cancel(record: Record, event: Event) -> Decision:
     if record.envelope.cancelling is not None or record.envelope.ending is not None:
         return _no_effect("cancelled before", _reply(event, record))
-    started = record.frame or record.index.transition == 0
-    return _RUN if started else _CONSUME
+    return _RUN if record.frame else _CONSUME
 
 
 def _done(record: Record, event: Event) -> Decision:

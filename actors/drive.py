@@ -21,8 +21,8 @@ from sojourn.codecs.record import Child as ChildRecord
 from sojourn.codecs.record import OutboxEntry, Outcome, PendingCall, SourceLine, Wait
 
 from . import intentions as i
-from .current import CurrentActor
 from .branches import Branch, Branches, Task, driveable
+from .current import CurrentActor
 from .draft import Draft
 from .errors import AlreadyStarted, Cancelled, LimitExceeded, NoSuchActor, NoSuchChannel, UnknownIntention
 from .events import RunStep
@@ -440,15 +440,19 @@ class Driver:
         group.errors.append(error)
         if group.aborting:
             return
-        group.aborting = True
-        for task in group.tasks:
-            if not task._ended:
-                self.cancel_task(task, "another task of the group failed")
+        self._abort(group, "another task of the group failed")
         owner = self.branches.table.get(group.owner) if group.owner is not None else None
         if owner is not None and not (
             isinstance(owner.intention, i.LeaveGroup) and owner.intention.group is group
         ):
+            group.interrupted = True
             self.cancel(owner, Cancelled("a task of the group failed"))
+
+    def _abort(self, group: TaskGroup, reason: str) -> None:
+        group.aborting = True
+        for task in group.tasks:
+            if not task._ended:
+                self.cancel_task(task, reason)
 
     def _leave_group(self, branch: Branch, intention: i.LeaveGroup) -> None:
         group = intention.group
@@ -457,8 +461,8 @@ class Driver:
         for task in group.tasks:
             if not task._ended:
                 task._waiters.append(branch.number)
-                if intention.error is not None:
-                    self.cancel_task(task, "the block of the group failed")
+        if intention.error is not None and not group.aborting:
+            self._abort(group, "the block of the group failed")
         self._evaluate_group(branch, intention)
 
     def _evaluate_group(self, branch: Branch, intention: i.LeaveGroup) -> None:
@@ -467,7 +471,7 @@ class Driver:
             return
         was_cancelled = branch.must_cancel
         branch.must_cancel = False
-        if isinstance(body, Cancelled) and group.aborting:
+        if isinstance(body, Cancelled) and group.interrupted:
             branch.cancels = max(0, branch.cancels - 1)
             body = None
         errors = [*group.errors, *([body] if body is not None and not isinstance(body, Cancelled) else [])]
@@ -476,7 +480,7 @@ class Driver:
         elif was_cancelled:
             self._over(branch, Cancelled())
         else:
-            self._over(branch, None, False)
+            self._over(branch, None, group.interrupted)
 
     def _enter_timeout(self, branch: Branch, intention: i.EnterTimeout) -> None:
         scope = intention.scope

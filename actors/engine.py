@@ -119,12 +119,10 @@ class Engine:
             return False
         if isinstance(event, GoesOn):
             return True
-        if event.outcome.kind == "value":
+        if not event.may_be_tried_again:
             return True
         call = next((call for call in record.envelope.calls if call.op == event.op), None)
-        if call is None or not event.retryable:
-            return True
-        return call.attempt >= self._attempts(call.step, call.options)
+        return call is None or call.attempt >= self._attempts(call.step, call.options)
 
     def _attempts(self, step: str, options: msgspec.Raw) -> int:
         known = self.registry.steps.get(step)
@@ -325,7 +323,7 @@ class Engine:
         body = event.body
         try:
             workflow = self.registry.workflow(str(body.get("workflow")))
-            args = msgspec.json.encode(body.get("args", [[], {}]))
+            args = bytes(body.get("args", b"[[],{}]"))
             workflow.signature.decode_args(args)
         except NoSuchWorkflow as unknown:
             raise self._start_refused(event, "no such workflow", str(unknown)) from None

@@ -78,6 +78,11 @@ class StepDone:
     """Set by `RetryLater`: wait this long, whatever the policy says."""
     retryable: bool = True
 
+    @property
+    def may_be_tried_again(self) -> bool:
+        """Whether the retry policy is asked at all: never for a value, a rejection or a cancellation."""
+        return self.retryable and self.outcome.kind in ("error", "timeout")
+
 
 @dataclass(frozen=True, slots=True)
 class GoesOn:

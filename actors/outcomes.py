@@ -58,7 +58,7 @@ def rejection(error: Rejected) -> ErrorInfo:
 def rejected(outcome: Outcome) -> Rejected:
     """The `Rejected` that an outcome stands for."""
     info = outcome.error or ErrorInfo(REJECTED, "")
-    facts: Any = orjson.loads(info.data)
+    facts: Any = orjson.loads(bytes(info.data))
     return Rejected(info.message, **(facts if isinstance(facts, dict) else {}))
 
 
@@ -80,7 +80,7 @@ def step_error(
             type=info.type or outcome.kind,
             message=info.message,
             traceback=info.traceback,
-            data=orjson.loads(info.data),
+            data=orjson.loads(bytes(info.data)),
         )
     elif info.traceback:
         known.add_note(f"in step {call.step!r}, attempt {call.attempt}:\n{info.traceback}")
@@ -103,7 +103,7 @@ def child_error(child: Child) -> BaseException:
             type=info.type,
             message=info.message,
             traceback=info.traceback,
-            data=orjson.loads(info.data),
+            data=orjson.loads(bytes(info.data)),
         )
     )
 

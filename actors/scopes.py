@@ -67,14 +67,16 @@ class TaskGroup:
     Failures are raised together as an `ExceptionGroup`, as asyncio does.
     """
 
-    __slots__ = ("aborting", "errors", "owner", "tasks")
+    __slots__ = ("aborting", "errors", "interrupted", "owner", "tasks")
 
     def __init__(self) -> None:
         self.tasks: list[Task[Any]] = []
         self.errors: list[BaseException] = []
         self.owner: int | None = None
         self.aborting = False
-        """A task failed: the rest, and the block itself, are being cancelled."""
+        """A task or the block failed: the (other) tasks are being cancelled."""
+        self.interrupted = False
+        """A failed task made us cancel the block; that `Cancelled` is ours to swallow."""
 
     def __aenter__(self) -> Awaitable[TaskGroup]:
         return _Ready(self, _driver("TaskGroup").enter_group)
@@ -91,10 +93,10 @@ class TaskGroup:
         return LeaveGroup(self, error)
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return (self.tasks, self.errors, self.owner, self.aborting)
+        return (self.tasks, self.errors, self.owner, self.aborting, self.interrupted)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.tasks, self.errors, self.owner, self.aborting = state
+        self.tasks, self.errors, self.owner, self.aborting, self.interrupted = state
 
 
 class Semaphore:

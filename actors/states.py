@@ -56,7 +56,7 @@ def status_of(envelope: Envelope) -> Status:
         return Status.CANCELLING
     if any(call.retry_timer is None for call in envelope.calls):
         return Status.RUNNING
-    if envelope.results or any(wait.kind in GOES_ON for wait in envelope.waits):
+    if envelope.results or any(wait.kind in GOES_ON and wait.timer is None for wait in envelope.waits):
         return Status.RUNNABLE
     return Status.SUSPENDED
 

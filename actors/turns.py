@@ -18,11 +18,11 @@ from sojourn.codecs.record import Cancelling, Child, ErrorInfo, Hold, OutboxEntr
 from . import intentions as i
 from .draft import Draft, outcome_words
 from .drive import Driver
-from .ending import children_awaited, grace_over, settle_end, terminated
+from .ending import children_awaited, grace_over, settle_end, terminal, terminated
 from .errors import Cancelled, ReceiveTimeout
 from .events import Event, GoesOn, Reply, RunStep, StepDone
 from .events import Message as InternalMessage
-from .outcomes import REFUSED, step_error
+from .outcomes import REFUSED, of_exception, step_error
 from .registry import Registry
 from .retry import Retry
 from .verbs import Child as ChildHandle
@@ -173,7 +173,7 @@ def step_done(turn: TurnInProgress, done: StepDone) -> None:
     call = draft.calls.get(done.op)
     if call is None or call.attempt != done.attempt:
         return
-    if done.outcome.kind != "value" and _try_again(turn, call, done):
+    if done.may_be_tried_again and _try_again(turn, call, done):
         return
     draft.steps += 1
     draft.note(call.op, outcome=outcome_words(done.outcome), attempts=call.attempt)
@@ -187,7 +187,7 @@ def step_done(turn: TurnInProgress, done: StepDone) -> None:
 def step_outcome(turn: TurnInProgress, event: Event) -> None:
     """The outcome of a step that ran on while its actor moved here."""
     body = event.body
-    outcome = msgspec.convert(body["outcome"], Outcome)
+    outcome = msgspec.json.decode(body["outcome"], type=Outcome)
     step_done(
         turn,
         StepDone(int(body["op"]), int(body["attempt"]), outcome, retryable=bool(body.get("retryable", True))),
@@ -196,9 +196,9 @@ def step_outcome(turn: TurnInProgress, event: Event) -> None:
 
 def _try_again(turn: TurnInProgress, call: PendingCall, done: StepDone) -> bool:
     draft, step = turn.draft, turn.registry.steps.get(call.step)
-    options = orjson.loads(call.options)
+    options = orjson.loads(bytes(call.options))
     attempts = options.get("attempts", step.retry.attempts if step else 1)
-    if not done.retryable or call.attempt >= attempts:
+    if call.attempt >= attempts:
         return False
     delay = done.retry_after
     if delay is None:
@@ -286,7 +286,7 @@ def child_done(turn: TurnInProgress, event: Event) -> None:
     """A child ended: keep its outcome, tell it to seal, wake whoever joins it."""
     draft, body = turn.draft, event.body
     child = draft.children[str(body["child"])]
-    outcome = msgspec.convert(body["outcome"], Outcome)
+    outcome = msgspec.json.decode(body["outcome"], type=Outcome)
     _child_over(turn, _REPLACE(child, status="ended", outcome=outcome))
     seal = msgspec.Raw(orjson.dumps({"run": body.get("child_run")}))
     draft.send(OutboxEntry(n=draft.take_op(), kind="seal", target=child.id, body=seal))
@@ -330,7 +330,9 @@ def cancel(turn: TurnInProgress, event: Event) -> None:
     )
     draft.hold = None
     turn.reply(event, status="cancelling")
-    if turn.driver is not None and turn.driver.branches.table:
+    if any(wait.kind == "start" for wait in draft.waits.values()):
+        terminal(draft, Status.CANCELLED, of_exception(Cancelled("cancelled before its start")))
+    elif turn.driver is not None and turn.driver.branches.table:
         turn.driver.cancel_root(Cancelled(reason, by=by))
 
 

@@ -25,6 +25,8 @@ Addressed = Mail | Ctl | Done | Send | Wake | Held
 _KINDS: frozenset[str] = frozenset(get_args(EventKind))
 _CTL = frozenset(("start", "cancel", "terminate", "pause", "resume", "release", "spawned", "refused"))
 _WAKE = frozenset(("timer", "child-done", "seal", "nudge"))
+_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_USERS_VALUES = frozenset(("args", "payload", "outcome"))
 LIFE = 60.0
 """Seconds for which an internal message that is not a schedule may be stored after it was sent (PROTOCOL 4.7)."""
 
@@ -91,13 +93,16 @@ def parse_event(
 
 
 def _object(payload: bytes) -> dict[str, Any] | None:
+    """The members of a JSON object; users' values stay bytes (a large integer would not survive being decoded without its type)."""
     if not payload:
         return {}
     try:
-        body = orjson.loads(payload)
+        members = _MEMBERS.decode(payload)
+        return {
+            k: value if k in _USERS_VALUES else orjson.loads(bytes(value)) for k, value in members.items()
+        }
     except ValueError:
         return None
-    return body if isinstance(body, dict) else None
 
 
 def _sender(claim: object) -> Sender | None:
@@ -117,7 +122,7 @@ def _sent(
     if sender is None or "payload" not in body:
         return Malformed("mail between actors: expected from, run, op and payload")
     facts = {"not_after": body.get("not_after")}
-    payload = orjson.dumps(body["payload"])
+    payload = bytes(body["payload"])
     return Event(
         "mail", actor, origin, time, channel=channel, payload=payload, body=facts, sender=sender, held=held
     )
@@ -174,7 +179,7 @@ def outbox_publish(
         return timers.disarm(subjects, actor, run, entry.timer)
     if entry.kind == "send":
         return Publish(subjects.send(target, channel_name(entry.channel)), _mail_body(entry, sender, now))
-    body: dict[str, Any] = orjson.loads(entry.body) or {}
+    body: dict[str, Any] = dict(_MEMBERS.decode(entry.body)) if bytes(entry.body) != b"null" else {}
     body |= {"transition": index.transition, "not_after": now + LIFE}
     match entry.kind:
         case "start" | "cancel" | "terminate":
@@ -187,15 +192,15 @@ def outbox_publish(
                 "mac": mark,
             }
             body |= {"request": f"{index.actor}/{index.run}/{entry.n}", "by": index.actor}
-            return Publish(subjects.ctl(target, token(entry.kind)), orjson.dumps(body))
+            return Publish(subjects.ctl(target, token(entry.kind)), msgspec.json.encode(body))
         case "child-done":
             body |= {"child": index.actor, "child_run": index.run}
-            return Publish(subjects.wake(target, token("child-done")), orjson.dumps(body))
+            return Publish(subjects.wake(target, token("child-done")), msgspec.json.encode(body))
         case "seal":
             body |= {"by": index.actor}
-            return Publish(subjects.wake(target, token("seal")), orjson.dumps(body))
+            return Publish(subjects.wake(target, token("seal")), msgspec.json.encode(body))
         case kind:
-            return Publish(subjects.ctl(target, token(kind)), orjson.dumps(body))
+            return Publish(subjects.ctl(target, token(kind)), msgspec.json.encode(body))
 
 
 def _mail_body(entry: OutboxEntry, sender: Sender, now: float) -> bytes:
@@ -213,16 +218,26 @@ def _mail_body(entry: OutboxEntry, sender: Sender, now: float) -> bytes:
 def message_publish(message: Message, *, subjects: Subjects, now: float) -> Publish:
     """An answer to an event that changed no record."""
     target = actor_id(message.target)
-    body = orjson.dumps({**message.body, "not_after": now + LIFE})
+    body = msgspec.json.encode({**message.body, "not_after": now + LIFE})
     if message.kind == "seal":
         return Publish(subjects.wake(target, token("seal")), body)
     return Publish(subjects.ctl(target, token(message.kind)), body)
 
 
 def done_publish(
-    actor: str, run: str, op: int, attempt: int, outcome: Outcome, *, subjects: Subjects, keyring: Keyring
+    actor: str,
+    run: str,
+    op: int,
+    attempt: int,
+    outcome: Outcome,
+    *,
+    retryable: bool = True,
+    subjects: Subjects,
+    keyring: Keyring,
 ) -> Publish:
     """The outcome of a step whose actor moved away while it ran, sealed as a record is (PROTOCOL 3)."""
-    body = msgspec.json.encode({"run": run, "op": op, "attempt": attempt, "outcome": outcome})
+    body = msgspec.json.encode(
+        {"run": run, "op": op, "attempt": attempt, "outcome": outcome, "retryable": retryable}
+    )
     sealed = keyring.seal_bytes("done", (actor, str(op)), body)
     return Publish(subjects.done(actor_id(actor), token(str(op))), sealed)
