@@ -36,7 +36,11 @@ _MAX_DEPTH: Final = 4
 _BUILTINS: Final = {
     f"builtins:{name}": cls
     for name, cls in vars(builtins).items()
-    if isinstance(cls, type) and issubclass(cls, Exception) and cls.__name__ == name
+    if isinstance(cls, type)
+    and issubclass(cls, Exception)
+    and cls.__name__ == name
+    # These two steer iteration: thrown into a coroutine they turn into a RuntimeError without a word of why.
+    and cls not in (StopIteration, StopAsyncIteration)
 }
 
 _any: Final = Type(Any)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
-from sojourn.codecs.json_guard import member
+from sojourn.codecs.paths import member
 
 DECODE_AS: Final = "__sojourn_decode__"
 """Name of the static method by which a stand-in class of ours (see `unions`) decodes its values."""

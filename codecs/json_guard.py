@@ -16,6 +16,7 @@ import re
 from typing import Any, Final, NamedTuple
 
 from sojourn.codecs.errors import PayloadError, PayloadTooDeep, PayloadTooLarge
+from sojourn.codecs.paths import find_path
 
 
 class Limits(NamedTuple):
@@ -29,9 +30,11 @@ class Limits(NamedTuple):
 
 DEFAULT_LIMITS: Final[Limits] = Limits()
 
-# Possessive, so linear in the input whatever it holds (Python 3.11).
-_STRING: Final = re.compile(rb'(?s)"(?:[^"\\]++|\\.)*+"')
-_STRING_AND_COLON: Final = re.compile(rb'(?s)"((?:[^"\\]++|\\.)*+)"[ \t\r\n]*+(:?)')
+# Linear in the input whatever it holds: possessive, and a string that never ends is matched up to the end, or
+# the
+# search would begin anew at each of its escaped quotes.
+_STRING: Final = re.compile(rb'(?s)"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)')
+_STRING_AND_COLON: Final = re.compile(rb'(?s)"((?:[^"\\]++|\\.)*+)(?:"[ \t\r\n]*+(:?)|\\?\Z)')
 _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
 
@@ -99,7 +102,8 @@ def _check_duplicate_keys(data: bytes) -> None:
     # Key names repeat: in different objects, which is fine, or in one. Or an escape may hide that two are
     # equal.
     try:
-        value = json.loads(data, object_pairs_hook=_object_of_pairs)
+        # Numbers do not matter here, and one of 100,000 digits would take long: their length stands for them.
+        value = json.loads(data.decode(), object_pairs_hook=_object_of_pairs, parse_int=len, parse_float=len)
     except (ValueError, RecursionError):
         return  # Not JSON: the decoder says so, with the position.
     path = find_path(value, lambda item: type(item) is _Repeated)
@@ -127,7 +131,7 @@ def malformed(data: bytes, reason: str) -> PayloadError:
     Infinity, which Python's own json writes, are by far the most common.
     """
     try:
-        value = json.loads(data, parse_constant=_NotFinite)
+        value = json.loads(data.decode(), parse_constant=_NotFinite, parse_int=len, parse_float=len)
         path = find_path(value, lambda item: type(item) is _NotFinite)
     except (ValueError, RecursionError):
         path = None
@@ -141,30 +145,3 @@ class _NotFinite:
 
     def __init__(self, name: str) -> None:
         pass
-
-
-def find_path(value: Any, wanted: Any, path: str = "$") -> str | None:
-    """Return the path of the first item within plain JSON containers for which `wanted(item)` holds, keys
-    included.
-    """
-    if wanted(value):
-        return path
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if wanted(key):
-                return f"{path} (a key)"
-            found = find_path(item, wanted, path + member(key))
-            if found:
-                return found
-    elif isinstance(value, (list, tuple)):
-        for number, item in enumerate(value):
-            found = find_path(item, wanted, f"{path}[{number}]")
-            if found:
-                return found
-    return None
-
-
-def member(key: object) -> str:
-    """Return how a path names the member `key`: `.name`, or quoted and cut when it is no identifier."""
-    text = str(key)
-    return f".{text}" if text.isidentifier() else f"[{text[:40]!r}]"

@@ -65,7 +65,7 @@ class MacKey:
         self._inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in padded))
         self._outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in padded))
 
-    def tag(self, *parts: bytes) -> bytes:
+    def tag(self, *parts: bytes | memoryview) -> bytes:
         """Return HMAC-SHA256 over the concatenation of `parts`: whoever calls this makes their lengths
         unambiguous.
         """
@@ -75,6 +75,13 @@ class MacKey:
         outer = self._outer.copy()
         outer.update(inner.digest())
         return outer.digest()
+
+
+class KeyringStatistics(NamedTuple):
+    """What a keyring holds in memory."""
+
+    keys: int
+    derived_keys: int
 
 
 class _Key(NamedTuple):
@@ -112,6 +119,8 @@ class Keyring:
             raise KeyringError(source, f"expected 1 to {_MAX_KEYS} keys, received {len(secrets)}")
         if any(len(secret) != KEY_BYTES for secret in secrets):
             raise KeyringError(source, f"expected keys of {KEY_BYTES} bytes")
+        if len(set(secrets)) != len(secrets):
+            raise KeyringError(source, "expected different keys, received one twice")
         self._source = source
         self._keys = {key.id: key for key in map(_Key.of, secrets)}
         self._newest = _Key.of(secrets[-1])
@@ -221,6 +230,10 @@ class Keyring:
         if key is None:
             raise UnknownKey(key_id, self.ids)
         return MacKey(_expand(key.extracted, length_prefixed(context)))
+
+    def statistics(self) -> KeyringStatistics:
+        """Return how many keys there are and how many derived ones are in memory."""
+        return KeyringStatistics(keys=len(self._keys), derived_keys=self._derived.cache_info().currsize)
 
     def mac(self, purpose: str, *parts: str) -> str:
         """Return 32 hex digits that only holders of the newest key can make, always the same for the same

@@ -8,13 +8,12 @@ another machine. Equal values cost one `==`; only unequal ones are walked.
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Set
 from typing import Any, NamedTuple
 
 from sojourn.codecs.errors import PayloadError
-from sojourn.codecs.json_guard import member
+from sojourn.codecs.paths import fields_of, member
 
 
 class Difference(NamedTuple):
@@ -48,7 +47,7 @@ def difference(sent: Any, back: Any, path: str = "$") -> Difference | None:
         return Difference("members that are equal after a round trip", "others", path)
     if type(sent) is not type(back):
         return Difference(type(back).__name__, type(sent).__name__, path)
-    return _first(difference(a, getattr(back, name, None), f"{path}.{name}") for name, a in _fields(sent))
+    return _first(difference(a, getattr(back, name, None), f"{path}.{name}") for name, a in fields_of(sent))
 
 
 def check_same(sent: Any, back: Any, path: str) -> None:
@@ -56,35 +55,6 @@ def check_same(sent: Any, back: Any, path: str) -> None:
     found = difference(sent, back, path)
     if found is not None:
         raise PayloadError(*found)
-
-
-def find_path(value: Any, wanted: Callable[[Any], bool], path: str = "$", depth: int = 128) -> str | None:
-    """Return the path of the first item inside `value`, keys included, for which `wanted` holds.
-
-    Looks through containers and the fields of data classes, at most `depth` levels: values may be cyclic.
-    """
-    if wanted(value):
-        return path
-    if depth == 0 or isinstance(value, (str, bytes)):
-        return None
-    for place, item in _items(value, path):
-        found = find_path(item, wanted, place, depth - 1)
-        if found is not None:
-            return found
-    return None
-
-
-def _items(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield f"{path} (a key)", key
-            yield path + member(key), item
-    elif isinstance(value, (Sequence, Set)):
-        for number, item in enumerate(value):
-            yield f"{path}[{number}]", item
-    else:
-        for name, item in _fields(value):
-            yield f"{path}.{name}", item
 
 
 def _mapping_difference(sent: Mapping[Any, Any], back: Mapping[Any, Any], path: str) -> Difference | None:
@@ -96,13 +66,3 @@ def _mapping_difference(sent: Mapping[Any, Any], back: Mapping[Any, Any], path: 
 
 def _first(differences: Iterator[Difference | None]) -> Difference | None:
     return next((found for found in differences if found is not None), None)
-
-
-def _fields(value: Any) -> Iterator[tuple[str, Any]]:
-    """The fields of a dataclass, msgspec struct, attrs or pydantic object."""
-    if dataclasses.is_dataclass(value):
-        names = [field.name for field in dataclasses.fields(value)]
-    else:
-        names = list(getattr(value, "__struct_fields__", None) or getattr(value, "__dict__", None) or ())
-    for name in names:
-        yield name, getattr(value, name, None)

@@ -52,7 +52,7 @@ _VERSION: Final = 1
 _PLAIN: Final = 0
 _ZLIB: Final = 1
 _HEADER: Final = struct.Struct(">3sBBBBBQIIII")
-_COMPRESS_FROM: Final = 2048
+_COMPRESS_FROM: Final = 4096
 """Smaller bodies are left alone: zlib costs 30 us at least and saves nothing that a broker's message header
 does not outweigh.
 """
@@ -90,35 +90,20 @@ def seal_record(record: Record, keyring: Keyring, *, namespace: str) -> bytes:
     """Return `record` as sealed bytes, under the newest key.
 
     What the index says about the record itself (`key_id`, `frame_bytes`, `envelope_bytes`) is filled in here,
-    whatever it was before. Raises `RecordTooLarge`; `RecordMalformed` when a raw value in the envelope is not
-    JSON, since such a record could never be read.
+    whatever it was before. Raises `RecordTooLarge`, and `RecordMalformed` when a raw value in the envelope is
+    not JSON, since such a record could never be read.
     """
-    key_id = keyring.newest_id
-    envelope, frame = _encode(record.envelope), record.frame
-    _decoded(_decode_envelope, envelope, "envelope")
-    index_value = msgspec.structs.replace(
+    key_id, frame = keyring.newest_id, record.frame
+    envelope = _encoded(record.envelope, _decode_envelope, "envelope")
+    filled = msgspec.structs.replace(
         record.index, key_id=key_id, frame_bytes=len(frame), envelope_bytes=len(envelope)
     )
-    index = _encode(index_value)
+    index = _encoded(filled, _decode_index, "index")
     _bounded("index", len(index), MAX_INDEX)
     _bounded("body", len(envelope) + len(frame), MAX_BODY)
     codec, body = _pack(envelope + frame)
-    names = [text.encode() for text in (key_id, index_value.actor, index_value.run)]
-    for section, name in zip(("key id", "actor", "run"), names, strict=True):
-        _bounded(section, len(name), 255)
-    header = _HEADER.pack(
-        _MAGIC,
-        _VERSION,
-        codec,
-        *map(len, names),
-        index_value.transition,
-        len(index),
-        len(body),
-        len(envelope),
-        len(frame),
-    )
-    sealed = b"".join((header, *names, index, body))
-    key = keyring.derived(key_id, "record", namespace, index_value.actor, index_value.run)
+    sealed = _header(codec, filled, len(index), len(body), len(envelope), len(frame)) + index + body
+    key = keyring.derived(key_id, "record", namespace, filled.actor, filled.run)
     return sealed + key.tag(length_prefixed((namespace,)), sealed)
 
 
@@ -142,7 +127,7 @@ def open_record(data: bytes, keyring: Keyring, *, namespace: str, actor: str) ->
     if layout.actor != actor:
         raise WrongActor(actor, layout.actor)
     key = keyring.derived(layout.key_id, "record", namespace, actor, layout.run)
-    expected = key.tag(length_prefixed((namespace,)), data[: layout.tag_at])
+    expected = key.tag(length_prefixed((namespace,)), memoryview(data)[: layout.tag_at])
     if not hmac.compare_digest(expected, data[layout.tag_at :]):
         raise SealBroken(layout.claimed, layout.key_id)
     # Decryption belongs here: after the tag, before anything is decompressed.
@@ -196,6 +181,18 @@ def _layout(data: bytes) -> _Layout:
     return _Layout(codec, *names, transition, index_at, body_at, tag_at, envelope, frame)
 
 
+def _header(codec: int, index: Index, index_size: int, body: int, envelope: int, frame: int) -> bytes:
+    names = (index.key_id.encode(), index.actor.encode(), index.run.encode())
+    for section, name in zip(("key id", "actor", "run"), names, strict=True):
+        _bounded(section, len(name), 255)
+    if not 0 <= index.transition < 1 << 64:
+        raise RecordMalformed("index", f"expected a transition from 0 on, received {index.transition}")
+    sizes = (index_size, body, envelope, frame)
+    return b"".join(
+        (_HEADER.pack(_MAGIC, _VERSION, codec, *map(len, names), index.transition, *sizes), *names)
+    )
+
+
 def _pack(body: bytes) -> tuple[int, bytes]:
     if len(body) >= _COMPRESS_FROM:
         compressed = zlib.compress(body, 1)
@@ -221,6 +218,18 @@ def _unpack(stored: bytes, layout: _Layout) -> bytes:
 def _bounded(section: str, size: int, limit: int) -> None:
     if size > limit:
         raise RecordTooLarge(section, size, limit)
+
+
+def _encoded(value: Index | Envelope, decode: Callable[[bytes], object], section: str) -> bytes:
+    """Encode and decode: a record that cannot be read back (a raw value that is no JSON, a NaN) is never
+    written.
+    """
+    try:
+        data = _encode(value)
+    except UnicodeEncodeError as error:
+        raise RecordMalformed(section, "it holds text with a lone surrogate") from error
+    _decoded(decode, data, section)
+    return data
 
 
 def _decoded(decode: Callable[[bytes], _T], data: bytes, section: str) -> _T:

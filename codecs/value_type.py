@@ -16,7 +16,8 @@ from sojourn.codecs.annotations import check, shown
 from sojourn.codecs.errors import DataTypeError, PayloadError, PayloadTooDeep
 from sojourn.codecs.foreign import NotData, decode_foreign, encode_foreign, parse_refusal
 from sojourn.codecs.json_guard import DEFAULT_LIMITS, Limits, check_size_and_depth, guard, malformed
-from sojourn.codecs.round_trip import check_same, find_path
+from sojourn.codecs.paths import find_path
+from sojourn.codecs.round_trip import check_same
 from sojourn.codecs.unions import with_choices
 
 _encoder: Final = msgspec.json.Encoder(enc_hook=encode_foreign)
