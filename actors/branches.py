@@ -1,6 +1,8 @@
-"""The live side of an actor: its branches, each a coroutine that is suspended at one await. This is what a frame stores.
+"""The live side of an actor: its branches, each a coroutine that is suspended at one await. This is what a frame
+stores.
 
-All branches of an actor are pickled as one graph, so objects that they share stay shared. Nothing of the protocol is in here: what a branch
+All branches of an actor are pickled as one graph, so objects that they share stay shared. Nothing of the protocol is
+in here: what a branch
 waits for is named by an operation number, which the envelope explains without unpickling.
 """
 
@@ -25,7 +27,8 @@ STATE = 1
 
 
 class Task(Generic[T]):
-    """A branch as the code that started it sees it: await it for its result, or cancel it. Made by `create_task` and the like."""
+    """A branch as the code that started it sees it: await it for its result, or cancel it. Made by `create_task` and
+    the like."""
 
     __slots__ = ("_ended", "_error", "_group", "_value", "_waiters", "branch")
 
@@ -97,7 +100,8 @@ class Branch:
         self.intention: Intention | None = None
         self.op = 0
         self.cancels = 0
-        """How often it was cancelled and has not said otherwise (asyncio's `cancelling()`); kept across suspensions."""
+        """How often it was cancelled and has not said otherwise (asyncio's `cancelling()`); kept across
+        suspensions."""
         self.must_cancel = False
         """`Cancelled` is due at the next await."""
         self.scopes: list[timeout] = []

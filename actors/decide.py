@@ -1,7 +1,9 @@
 """What to do with an event, before any commit: a pure function of (record, event).
 
-Order of the questions: was this very event consumed (the exact set, I3), was its sender heard beyond it (seen marks), is it late, does it
-speak of another run; only then what its kind means for the actor's state. "No effect" and "dead" are final, so the owner asks again with a
+Order of the questions: was this very event consumed (the exact set, I3), was its sender heard beyond it (seen
+marks), is it late, does it
+speak of another run; only then what its kind means for the actor's state. "No effect" and "dead" are final, so the
+owner asks again with a
 record read from the leader before it acts on them (PROTOCOL 4.3).
 """
 
@@ -182,7 +184,8 @@ def _start_again(record: Record, event: Event) -> Decision:
     if event.body.get("request") == envelope.request or policy == "join":
         return _no_effect("started before", _reply(event, record))
     if policy == "restart" and index.status.ended:
-        # Its children have ended and nothing of the old run may be lost: the outbox is flushed and the record sealed first.
+        # Its children have ended and nothing of the old run may be lost: the outbox is flushed and the record sealed
+        # first.
         return _CONSUME if index.sealed else _WAIT
     if policy == "restart":
         return Decision(Verdict.CONSUME, "restart")
@@ -291,7 +294,8 @@ _LATER = {"done": 1, "timer": 2, "child-done": 3, "seal": 3, "nudge": 4, "mail":
 
 
 def rank(event: Event) -> tuple[int, str, int, int]:
-    """Sort key for PROTOCOL 4.1: control, done, timer, child-done, then mail; within one stream by sequence, held or not."""
+    """Sort key for PROTOCOL 4.1: control, done, timer, child-done, then mail; within one stream by sequence, held or
+    not."""
     kind = _KIND_RANK.get(event.kind, _LATER.get(event.kind, 9))
     return kind, event.origin.stream, event.origin.created, event.origin.seq
 

@@ -1,6 +1,7 @@
 """The next record while a turn is being decided: what the handlers change, and how it becomes a `Record`.
 
-A draft is made from the committed record and thrown away when the turn is abandoned, so nothing of an abandoned turn can leak.
+A draft is made from the committed record and thrown away when the turn is abandoned, so nothing of an abandoned turn
+can leak.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ class Draft:
         return op
 
     def consume(self, event: Event) -> None:
-        """This commit consumes the event: it enters the consumed set, becomes the lease, and moves its sender's mark (I3, 4.8)."""
+        """This commit consumes the event: it enters the consumed set, becomes the lease, and moves its sender's mark
+        (I3, 4.8)."""
         self.consumed = self.consumed | {event.origin}
         self.lease = event.origin
         key = seen_key(event)
@@ -124,7 +126,8 @@ class Draft:
             )
 
     def settle(self, op: int, *, fired: int | None = None) -> Wait | None:
-        """A wait is over: its timer is disarmed, unless it is the one that fired; its step, if it still runs, is told."""
+        """A wait is over: its timer is disarmed, unless it is the one that fired; its step, if it still runs, is
+        told."""
         wait = self.waits.pop(op, None)
         if wait is None:
             return None
@@ -249,7 +252,8 @@ class Draft:
 
 
 def seen_key(event: Event) -> str | None:
-    """The stream of operations an internal event belongs to, per (sender, run, channel); None when its kind needs no mark."""
+    """The stream of operations an internal event belongs to, per (sender, run, channel); None when its kind needs no
+    mark."""
     if event.sender is None or event.kind not in ("mail", "start", "cancel", "terminate"):
         return None
     return f"{event.sender.actor}/{event.sender.run}/{event.channel if event.kind == 'mail' else '.' + event.kind}"

@@ -1,11 +1,15 @@
 """Driving the branches of one actor within one turn: an event loop in miniature, with intentions in place of futures.
 
-A branch runs until it yields an intention. Intentions that concern other actors, steps or time become waits in the draft; those that
-concern branches of the same actor are answered here, at once or when another branch ends. Branches run one at a time in the order in which
+A branch runs until it yields an intention. Intentions that concern other actors, steps or time become waits in the
+draft; those that
+concern branches of the same actor are answered here, at once or when another branch ends. Branches run one at a time
+in the order in which
 they became ready, so a workflow is single-threaded and its order is reproducible within a turn.
 
-Cancelling follows asyncio: `Cancelled` is raised at the await, once; a branch that waits for others cancels them first and is cancelled when
-they have ended; one that is not suspended gets it at its next await. A message that was taken from a channel is never lost this way.
+Cancelling follows asyncio: `Cancelled` is raised at the await, once; a branch that waits for others cancels them
+first and is cancelled when
+they have ended; one that is not suspended gets it at its next await. A message that was taken from a channel is
+never lost this way.
 """
 
 from __future__ import annotations
@@ -38,7 +42,8 @@ SWITCHES = 10_000
 
 
 class Driver:
-    """Runs the ready branches of an actor until all are suspended or ended. One is made for each turn that runs user code."""
+    """Runs the ready branches of an actor until all are suspended or ended. One is made for each turn that runs user
+    code."""
 
     def __init__(
         self, branches: Branches, draft: Draft, registry: Registry, workflow: Workflow[..., Any]
@@ -146,10 +151,8 @@ class Driver:
             )
         context, coroutine = self.branches.context, branch.coroutine
         try:
-            if error is None:
-                yielded = context.run(coroutine.send, value)
-            else:
-                yielded = context.run(coroutine.throw, error)
+            go_on = coroutine.send if error is None else coroutine.throw
+            yielded = context.run(go_on, value if error is None else error)
         except StopIteration as stop:
             self._ended(branch, stop.value, None)
         except KeyboardInterrupt:
@@ -345,7 +348,8 @@ class Driver:
     # waits on branches of this actor
 
     def create_task(self, awaitable: Awaitable[T], group: TaskGroup | None = None) -> Task[T]:
-        """Run an awaitable as a further branch; it becomes ready behind those that are. Raises `LimitExceeded`, `TypeError`."""
+        """Run an awaitable as a further branch; it becomes ready behind those that are. Raises `LimitExceeded`,
+        `TypeError`."""
         allowed = self.draft.limits.branches
         if len(self.branches.table) >= allowed:
             raise LimitExceeded(
@@ -544,7 +548,7 @@ class Driver:
 
     # what the workflow says of itself
 
-    def set_stage(self, label: str) -> None:
+    def set_stage(self, label: object) -> None:
         """See `verbs.stage`."""
         if not isinstance(label, str) or len(label) > 200:
             raise ValueError(
@@ -552,12 +556,14 @@ class Driver:
             )
         self.draft.stage = label
 
-    def add_tags(self, labels: tuple[str, ...]) -> None:
+    def add_tags(self, labels: tuple[object, ...]) -> None:
         """See `verbs.tag`."""
+        known = dict.fromkeys(self.draft.tags)
         for label in labels:
             if not isinstance(label, str) or not 0 < len(label) <= 200:
                 raise ValueError("tag(): expected text of 1 to 200 characters for each label")
-        self.draft.tags = tuple(dict.fromkeys((*self.draft.tags, *labels)))[:64]
+            known[label] = None
+        self.draft.tags = tuple(known)[:64]
 
     def publish_state(self, encoded: bytes) -> None:
         """See `verbs.publish_state`."""

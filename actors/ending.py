@@ -1,6 +1,8 @@
-"""How an actor ends: its code is over, its branches are left, its children follow their policy, then the terminal commit (DESIGN 6, PROTOCOL 6).
+"""How an actor ends: its code is over, its branches are left, its children follow their policy, then the terminal
+commit (DESIGN 6, PROTOCOL 6).
 
-code over -> other branches cancelled -> children told -> (all ended, or the grace is over) -> terminal commit -> flush -> seal
+code over -> other branches cancelled -> children told -> (all ended, or the grace is over) -> terminal commit ->
+flush -> seal
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """The engine: from (record, event, now) to (record', effects). No I/O, no clock (DESIGN 2).
 
-The owner of an actor asks `decide` what an event means, restores the frame if user code will run, and asks `turn` for the next record; it
+The owner of an actor asks `decide` what an event means, restores the frame if user code will run, and asks `turn`
+for the next record; it
 commits that record and then carries out the effects. The same engine runs on a node and in the testing kit.
 
-What a turn may do besides computing: it advances the live coroutines it was given. When the commit of a turn does not become the actor's
+What a turn may do besides computing: it advances the live coroutines it was given. When the commit of a turn does
+not become the actor's
 record, the owner discards them in silence and loads afresh.
 """
 
@@ -78,15 +80,14 @@ class Engine:
         if envelope.hold is not None or record.index.status.ended:
             return []
         pending = {entry.n for entry in envelope.outbox} - flushed
-        ready = [GoesOn(op) for op in sorted(envelope.results)]
-        for wait in envelope.waits:
-            if (
-                wait.kind in GOES_ON
-                and wait.timer is None
-                and not (wait.kind == "send" and wait.op in pending)
-            ):
-                ready.append(GoesOn(wait.op))
-        return ready
+        over = [
+            wait.op
+            for wait in envelope.waits
+            if wait.kind in GOES_ON
+            and wait.timer is None
+            and not (wait.kind == "send" and wait.op in pending)
+        ]
+        return [GoesOn(op) for op in (*sorted(envelope.results), *over)]
 
     def pending_steps(self, record: Record, now: float) -> list[RunStep]:
         """Local steps of a record that have no result and wait for no durable timer."""
@@ -157,7 +158,8 @@ class Engine:
         now: float,
         facts: Facts,
     ) -> Turn:
-        """The record after an event. Raises `EventRefused` when the event turns out to fit nothing: then nothing has changed."""
+        """The record after an event. Raises `EventRefused` when the event turns out to fit nothing: then nothing has
+        changed."""
         if isinstance(event, StepDone | GoesOn):
             assert record is not None, "a local event belongs to a record"
             return self._local(record, live, event, now, facts)
@@ -271,7 +273,8 @@ class Engine:
     def _held_for_defect(
         self, record: Record, event: Event | LocalEvent, now: float, facts: Facts, error: BaseException
     ) -> Turn:
-        """Quarantine with the last good record: the event is not consumed; a step's result is kept, so it does not run again."""
+        """Quarantine with the last good record: the event is not consumed; a step's result is kept, so it does not
+        run again."""
         draft = Draft(record, now, facts, self.limits)
         if isinstance(event, Event) and event.kind == "start":
             draft.consume(event)
@@ -372,7 +375,8 @@ class Engine:
         return EventRefused(f"{code}: {message}", reply=reply, answers=answers)
 
     def _cancelled_before_start(self, event: Event, now: float, facts: Facts) -> Turn:
-        """A parent's cancel found no record: leave one, so that the late start finds that it was cancelled (PROTOCOL 6)."""
+        """A parent's cancel found no record: leave one, so that the late start finds that it was cancelled (PROTOCOL
+        6)."""
         sender = event.sender
         assert sender is not None, "decide() lets only a parent's cancel through"
         spawn = event.body.get("spawn")
@@ -411,7 +415,8 @@ class Engine:
         return Turn(draft.finish(), None)
 
     def attempt(self, record: Record, now: float, facts: Facts) -> Turn:
-        """Count a resumption before user code runs (I7); the fifth in a row without a commit is not made: quarantined instead."""
+        """Count a resumption before user code runs (I7); the fifth in a row without a commit is not made:
+        quarantined instead."""
         draft = Draft(record, now, facts, self.limits)
         count = record.envelope.attempts.count + 1
         draft.attempts = Attempts(count, facts.node)

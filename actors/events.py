@@ -1,8 +1,11 @@
 """What goes into the engine and what comes out of it, as immutable values.
 
-The engine (`actors.engine`) decides; the node acts. An *event* is a stored message for one actor, parsed. A *local event* is
-something that the owner itself knows: a step it ran has ended, a commit or flush it did allows a branch to go on. A *verdict* says what to do
-with an event before any commit; a *turn* is the record after an event, with the effects that are allowed once it is committed.
+The engine (`actors.engine`) decides; the node acts. An *event* is a stored message for one actor, parsed. A *local
+event* is
+something that the owner itself knows: a step it ran has ended, a commit or flush it did allows a branch to go on. A
+*verdict* says what to do
+with an event before any commit; a *turn* is the record after an event, with the effects that are allowed once it is
+committed.
 """
 
 from __future__ import annotations
@@ -49,8 +52,10 @@ class Sender:
 class Event:
     """One stored message for an actor.
 
-    `body` is the decoded JSON object of an internal message; for mail it is None and `payload` holds the bytes, undecoded. `time` is the
-    broker's time stamp of the first storing. `sender` is set for messages between actors (told by subject, never by header).
+    `body` is the decoded JSON object of an internal message; for mail it is None and `payload` holds the bytes,
+    undecoded. `time` is the
+    broker's time stamp of the first storing. `sender` is set for messages between actors (told by subject, never by
+    header).
     """
 
     kind: EventKind
@@ -86,7 +91,8 @@ class StepDone:
 
 @dataclass(frozen=True, slots=True)
 class GoesOn:
-    """The commit (spawn, checkpoint) or flush (send) that operation `op` waited for is done; or a recorded result can be given to its branch."""
+    """The commit (spawn, checkpoint) or flush (send) that operation `op` waited for is done; or a recorded result
+    can be given to its branch."""
 
     op: int
     error: Outcome | None = None
@@ -105,7 +111,8 @@ class Verdict(Enum):
     CONSUMED = "consumed"
     """Its origin is in the consumed set: acknowledge when the record is clean."""
     NO_EFFECT = "no effect"
-    """Another run's, seen before, or no longer meaningful: acknowledge and count (only after a leader read agrees)."""
+    """Another run's, seen before, or no longer meaningful: acknowledge and count (only after a leader read
+    agrees)."""
     DEAD = "dead"
     """It can never be consumed: dead letter with the reason (only after a leader read agrees), then acknowledge."""
 
@@ -120,7 +127,8 @@ class Decision:
     needs_frame: bool = False
     """With CONSUME: user code will run, so the frame must be restored first (its pin must be satisfied)."""
     answers: tuple[Message, ...] = ()
-    """Internal messages to publish before the event is acknowledged (idempotent; e.g. `seal` to a child whose parent is gone)."""
+    """Internal messages to publish before the event is acknowledged (idempotent; e.g. `seal` to a child whose parent
+    is gone)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +184,11 @@ Effect = RunStep | CancelStep | Reply
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The outcome of a turn: the next record, the live branches that belong to it, and what may be done once it is committed.
+    """The outcome of a turn: the next record, the live branches that belong to it, and what may be done once it is
+    committed.
 
-    The outbox entries to flush are in `record.envelope.outbox`. `live` is None when the actor has ended, has not run, or was changed
+    The outbox entries to flush are in `record.envelope.outbox`. `live` is None when the actor has ended, has not
+    run, or was changed
     without its frame. `ran` says that user code ran (resets poison counting).
     """
 

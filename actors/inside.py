@@ -1,9 +1,13 @@
 """Being inside a workflow: the thread-local that says so, and the guard that refuses foreign awaits.
 
-A workflow's coroutine is driven by the engine on the node's event loop thread. If asyncio could see that loop from inside, its
-primitives would act on the *node's* task: `asyncio.timeout()` in a workflow would cancel the node, `asyncio.sleep()` would suspend it in
-a future that cannot be stored. So while the engine sends into a workflow, the running loop of the thread is a guard object whose every use
-raises `NotInWorkflow` naming the primitive, the user's line and the counterpart to use. On 3.14 and later asyncio keeps the current task in
+A workflow's coroutine is driven by the engine on the node's event loop thread. If asyncio could see that loop from
+inside, its
+primitives would act on the *node's* task: `asyncio.timeout()` in a workflow would cancel the node, `asyncio.sleep()`
+would suspend it in
+a future that cannot be stored. So while the engine sends into a workflow, the running loop of the thread is a guard
+object whose every use
+raises `NotInWorkflow` naming the primitive, the user's line and the counterpart to use. On 3.14 and later asyncio
+keeps the current task in
 thread state rather than in a dictionary keyed by the loop, so there the task is taken out for the duration too.
 """
 
@@ -15,6 +19,7 @@ import threading
 from asyncio import events
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from .errors import NotInWorkflow
@@ -94,9 +99,9 @@ _GUARD: Any = _GuardLoop()
 
 def _refuse(attribute: str) -> NoReturn:
     """Raise `NotInWorkflow` naming the foreign primitive nearest to the user's code, and the user's line."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename == __file__:
-        frame = frame.f_back  # type: ignore[assignment]  # the loop condition ends at None
+        frame = frame.f_back
     package, primitive = "asyncio", attribute
     while frame is not None:
         root = (frame.f_globals.get("__name__") or "").split(".", 1)[0]
@@ -104,7 +109,7 @@ def _refuse(attribute: str) -> NoReturn:
             break
         package = root
         primitive = _primitive(frame.f_code.co_qualname)
-        frame = frame.f_back  # type: ignore[assignment]  # the loop condition ends at None
+        frame = frame.f_back
     where, line = (frame.f_code.co_qualname, frame.f_lineno) if frame is not None else ("?", 0)
     raise NotInWorkflow(f"{package}.{primitive}", where, line, _COUNTERPARTS.get(primitive))
 

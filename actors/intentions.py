@@ -1,10 +1,14 @@
-"""Intentions: what a workflow yields to say what it waits for (DESIGN 4). A closed, versioned set of immutable values.
+"""Intentions: what a workflow yields to say what it waits for (DESIGN 4). A closed, versioned set of immutable
+values.
 
-Awaiting an intention puts one `Leaf` on the awaiting frame's value stack, and no Python frame of ours: the pin of a frame therefore
-names the user's code alone. A leaf is stored with the frame, so its state is versioned: a later Sojourn reads what this one wrote, or refuses
+Awaiting an intention puts one `Leaf` on the awaiting frame's value stack, and no Python frame of ours: the pin of a
+frame therefore
+names the user's code alone. A leaf is stored with the frame, so its state is versioned: a later Sojourn reads what
+this one wrote, or refuses
 it by number.
 
-The last group (`Fork` to `Park`) speaks of the branches of one actor. The engine answers them by itself: they cause no commit.
+The last group (`Fork` to `Park`) speaks of the branches of one actor. The engine answers them by itself: they cause
+no commit.
 """
 
 from __future__ import annotations
@@ -29,7 +33,8 @@ LEAF_STATE = 1
 
 
 class Leaf:
-    """The iterator that an awaited intention leaves on the value stack: yields the intention once, then returns what is sent."""
+    """The iterator that an awaited intention leaves on the value stack: yields the intention once, then returns what
+    is sent."""
 
     __slots__ = ("intention", "yielded")
 
@@ -71,7 +76,8 @@ def _leaf(state: int, intention: Intention, yielded: bool) -> Leaf:
 
 
 class Intention:
-    """Base of all intentions. Immutable; awaiting it suspends the workflow (or is answered at once, for internal ones)."""
+    """Base of all intentions. Immutable; awaiting it suspends the workflow (or is answered at once, for internal
+    ones)."""
 
     __slots__ = ()
     kind: ClassVar[str] = ""
@@ -81,7 +87,7 @@ class Intention:
         return Leaf(self)  # type: ignore[return-value]  # an iterator with send and throw is all that await needs
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _intention, (self.kind, self.version, tuple(getattr(self, f.name) for f in fields(self)))  # type: ignore[arg-type]  # every subclass is a dataclass
+        return _intention, (self.kind, self.version, tuple(getattr(self, f.name) for f in fields(self)))
 
 
 def _intention(kind: str, version: int, values: tuple[Any, ...]) -> Intention:
@@ -103,7 +109,8 @@ class Sleep(Intention):
 
 @dataclass(frozen=True, slots=True)
 class Call(Intention):
-    """Run a step. `args` is JSON [args, kwargs] (or base64 pickle as a JSON string, for `values="pickle"`); options override the step's own."""
+    """Run a step. `args` is JSON [args, kwargs] (or base64 pickle as a JSON string, for `values="pickle"`); options
+    override the step's own."""
 
     kind: ClassVar[str] = "call"
     step: str
@@ -175,7 +182,8 @@ class Checkpoint(Intention):
 
 @dataclass(frozen=True, slots=True)
 class Fork(Intention):
-    """Run awaitables as branches and wait for them as `WaitBranches` says. Answered at once: it never reaches a frame."""
+    """Run awaitables as branches and wait for them as `WaitBranches` says. Answered at once: it never reaches a
+    frame."""
 
     kind: ClassVar[str] = "fork"
     awaitables: tuple[Awaitable[Any], ...]
@@ -187,8 +195,10 @@ class Fork(Intention):
 class WaitBranches(Intention):
     """Wait for branches that run already.
 
-    `one`: the task's own result; `all`: the list of results, the first error ends the wait; `outcomes`: results and errors in a list;
-    `ended` and `first`: nothing, once all, or one, have ended; `race`: name and result of the first to end, once the others are cancelled.
+    `one`: the task's own result; `all`: the list of results, the first error ends the wait; `outcomes`: results and
+    errors in a list;
+    `ended` and `first`: nothing, once all, or one, have ended; `race`: name and result of the first to end, once the
+    others are cancelled.
     """
 
     kind: ClassVar[str] = "wait-branches"
@@ -228,7 +238,8 @@ class LeaveTimeout(Intention):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Park(Intention):
-    """Wait for a place in a semaphore or lock of this actor. Compared by identity: two waiters of one semaphore are two."""
+    """Wait for a place in a semaphore or lock of this actor. Compared by identity: two waiters of one semaphore are
+    two."""
 
     kind: ClassVar[str] = "park"
     semaphore: Semaphore

@@ -1,6 +1,7 @@
 """Outcomes: how a step, a child or a workflow ended, between exceptions and data.
 
-Only classes that are verified builtins or that the caller declared are ever built from data; everything else arrives as `StepFailed` or
+Only classes that are verified builtins or that the caller declared are ever built from data; everything else arrives
+as `StepFailed` or
 `ChildFailed` with the facts as text.
 """
 
@@ -109,7 +110,8 @@ def child_error(child: Child) -> BaseException:
 
 
 def from_outside(error: BaseException) -> BaseException:
-    """Mark an exception as the outcome of something that was waited for: uncaught, it fails the workflow and is no defect of its code."""
+    """Mark an exception as the outcome of something that was waited for: uncaught, it fails the workflow and is no
+    defect of its code."""
     error.__dict__[_FROM_OUTSIDE] = True
     return error
 

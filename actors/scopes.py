@@ -1,6 +1,7 @@
 """Structured concurrency inside one actor: time limits, task groups, locks. Each works as its asyncio namesake.
 
-These objects live in the user's frames and are stored with them. Their `__aenter__` and `__aexit__` are plain functions that return an
+These objects live in the user's frames and are stored with them. Their `__aenter__` and `__aexit__` are plain
+functions that return an
 intention, so no frame of ours is ever in a pin.
 """
 

@@ -1,6 +1,7 @@
 """The states of an actor as data: which status may follow which (DESIGN 1).
 
-`paused`, `quarantined` and `pin` are *holds*: they lie over a status and stop every event that would run user code. The documentation's
+`paused`, `quarantined` and `pin` are *holds*: they lie over a status and stop every event that would run user code.
+The documentation's
 diagram is drawn from these tables.
 """
 
@@ -20,7 +21,8 @@ TRANSITIONS: dict[Status | None, frozenset[Status]] = {
     Status.CANCELLING: _ENDED | {Status.CANCELLING},
     **{status: frozenset((status,)) for status in _ENDED},
 }
-"""Status of the record before (None: no record, or a new run) -> statuses that a commit may give it. An ended actor only gets sealed."""
+"""Status of the record before (None: no record, or a new run) -> statuses that a commit may give it. An ended actor
+only gets sealed."""
 
 HOLD_ACCEPTS: dict[str, frozenset[str]] = {
     "paused": frozenset(("resume", "cancel", "terminate")),
@@ -31,7 +33,8 @@ HOLD_ACCEPTS: dict[str, frozenset[str]] = {
 
 
 class IllegalTransition(SojournError):
-    """A commit would give an actor a status that cannot follow its present one. A bug in the engine, never the user's."""
+    """A commit would give an actor a status that cannot follow its present one. A bug in the engine, never the
+    user's."""
 
     def __init__(self, before: Status | None, after: Status) -> None:
         super().__init__(before, after)

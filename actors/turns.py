@@ -1,6 +1,7 @@
 """One handler for each kind of event: what it does to the draft, and which branch goes on.
 
-Each handler gets a `_Turn`: the draft, the driver (when user code may run) and the workflow's definition. Handlers decide nothing about
+Each handler gets a `_Turn`: the draft, the driver (when user code may run) and the workflow's definition. Handlers
+decide nothing about
 whether an event applies (that is `decide`) and nothing about storing (that is the owner).
 """
 
@@ -13,7 +14,16 @@ from typing import Any
 import msgspec
 import orjson
 from sojourn.codecs.durations import Backoff
-from sojourn.codecs.record import Cancelling, Child, ErrorInfo, Hold, OutboxEntry, Outcome, PendingCall
+from sojourn.codecs.record import (
+    Cancelling,
+    Child,
+    ErrorInfo,
+    Hold,
+    OutboxEntry,
+    Outcome,
+    PendingCall,
+    Status,
+)
 
 from . import intentions as i
 from .draft import Draft, outcome_words
@@ -34,7 +44,8 @@ IN_PROCESS_BACKOFF = 5.0
 
 
 class EventRefused(Exception):
-    """An event cannot be consumed after all (its payload does not fit): dead letter with this reason. Nothing of the turn remains.
+    """An event cannot be consumed after all (its payload does not fit): dead letter with this reason. Nothing of the
+    turn remains.
 
     `answers` go to another actor and `reply` to an inbox, both before the event is acknowledged.
     """
@@ -168,7 +179,8 @@ def timer(turn: TurnInProgress, event: Event) -> None:
 
 
 def step_done(turn: TurnInProgress, done: StepDone) -> None:
-    """An attempt of a local step ended: give its result to the branch, try again, or keep it until the actor can resume."""
+    """An attempt of a local step ended: give its result to the branch, try again, or keep it until the actor can
+    resume."""
     draft = turn.draft
     call = draft.calls.get(done.op)
     if call is None or call.attempt != done.attempt:

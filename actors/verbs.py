@@ -1,6 +1,8 @@
-"""What a workflow can say: `sleep`, `receive`, `send`, `spawn`, `gather`, ... As asyncio does it, where a namesake exists.
+"""What a workflow can say: `sleep`, `receive`, `send`, `spawn`, `gather`, ... As asyncio does it, where a namesake
+exists.
 
-Each verb returns an intention, or something that awaits one; none puts a frame of its own into the user's frame. A duration is seconds, a
+Each verb returns an intention, or something that awaits one; none puts a frame of its own into the user's frame. A
+duration is seconds, a
 `timedelta`, or text such as `"24h"`, `"1h30m"`.
 """
 
@@ -35,7 +37,8 @@ _MISSING: Any = object()
 
 
 def sleep(delay: Duration) -> Awaitable[None]:
-    """Suspend for a time; durable, up to the sleep limit (10 years). Raises `LimitExceeded` at the await when it is longer."""
+    """Suspend for a time; durable, up to the sleep limit (10 years). Raises `LimitExceeded` at the await when it is
+    longer."""
     return Sleep(seconds=duration(delay))
 
 
@@ -49,7 +52,8 @@ def sleep_until(when: datetime) -> Awaitable[None]:
 def receive(
     *channels: Channel[T] | str, timeout: Duration | None = None, default: Any = _MISSING
 ) -> Awaitable[T]:
-    """Take the earliest mail of the channels. Raises `ReceiveTimeout` (or returns `default`, when given) when none comes in time."""
+    """Take the earliest mail of the channels. Raises `ReceiveTimeout` (or returns `default`, when given) when none
+    comes in time."""
     return _receive(channels, timeout, default, message=False)
 
 
@@ -79,7 +83,8 @@ def send(
     *,
     timeout: Duration | None = None,
 ) -> Awaitable[None]:
-    """Send mail to another actor; returns when it is stored. Raises `MailboxFull` when it could not be within the timeout."""
+    """Send mail to another actor; returns when it is stored. Raises `MailboxFull` when it could not be within the
+    timeout."""
     known = channel if isinstance(channel, Channel) else Channel(channel)
     return Send(
         target=target.id if isinstance(target, Child) else str(target),
@@ -92,13 +97,14 @@ def send(
 def spawn(
     call: WorkflowCall[R],
     *,
-    id: str | None = None,  # noqa: A002  # the word users know for it
+    id: str | None = None,
     policy: Policy = "cancel",
     tags: Iterable[str] = (),
 ) -> Awaitable[Child[R]]:
     """Start a child workflow; returns once its start is committed. Await the child to join it.
 
-    `policy` says what the end of this workflow means for a child that still runs: `cancel` it, `abandon` it (it goes on alone), or
+    `policy` says what the end of this workflow means for a child that still runs: `cancel` it, `abandon` it (it goes
+    on alone), or
     `terminate` it.
     """
     if not hasattr(call, "workflow"):
@@ -113,7 +119,7 @@ class Child(Generic[R]):
 
     __slots__ = ("id", "workflow")
 
-    def __init__(self, id: str, workflow: str) -> None:  # noqa: A002  # the word users know for it
+    def __init__(self, id: str, workflow: str) -> None:
         self.id = id
         self.workflow = workflow
 
@@ -164,7 +170,8 @@ def gather(*awaitables: Awaitable[Any], return_exceptions: bool = False) -> Awai
 
 
 def race(**named: Awaitable[T]) -> Awaitable[tuple[str, T]]:
-    """Run awaitables side by side; name and result of the first to end. The others are cancelled, and have ended when this returns."""
+    """Run awaitables side by side; name and result of the first to end. The others are cancelled, and have ended
+    when this returns."""
     if not named:
         raise TypeError("race() needs at least one branch: race(answer=approval.receive(), late=sleep('1d'))")
     return Fork(tuple(named.values()), "race", tuple(named))

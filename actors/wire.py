@@ -1,7 +1,10 @@
-"""Internal messages between JSON on the wire and values: what arrives becomes an `Event`, an outbox entry becomes a `Publish`.
+"""Internal messages between JSON on the wire and values: what arrives becomes an `Event`, an outbox entry becomes a
+`Publish`.
 
-Trust is told by subject, never by header or body (PROTOCOL 1): `mail` is from outside whatever it says, `send` and `done` are from nodes. A
-control message says who its parent is; that claim is believed only with a mark that nodes alone can make. What does not fit is `Malformed`,
+Trust is told by subject, never by header or body (PROTOCOL 1): `mail` is from outside whatever it says, `send` and
+`done` are from nodes. A
+control message says who its parent is; that claim is believed only with a mark that nodes alone can make. What does
+not fit is `Malformed`,
 with a reason that quotes no payload.
 """
 
@@ -93,7 +96,8 @@ def parse_event(
 
 
 def _object(payload: bytes) -> dict[str, Any] | None:
-    """The members of a JSON object; users' values stay bytes (a large integer would not survive being decoded without its type)."""
+    """The members of a JSON object; users' values stay bytes (a large integer would not survive being decoded
+    without its type)."""
     if not payload:
         return {}
     try:
@@ -168,11 +172,13 @@ def _marked(verb: str, target: str, sender: Sender) -> tuple[str, ...]:
 def outbox_publish(
     entry: OutboxEntry, index: Index, *, subjects: Subjects, keyring: Keyring, now: float
 ) -> Publish:
-    """The message that an outbox entry of this actor stands for. `now` is broker time; internal messages are void after `LIFE`."""
+    """The message that an outbox entry of this actor stands for. `now` is broker time; internal messages are void
+    after `LIFE`."""
     target, actor, run = actor_id(entry.target), actor_id(index.actor), token(index.run)
     sender = Sender(index.actor, index.run, entry.n, index.transition)
     if entry.kind == "arm":
-        assert entry.timer is not None and entry.at is not None, "an arm entry names timer and time"
+        assert entry.timer is not None, "an arm entry names its timer"
+        assert entry.at is not None, "an arm entry names its time"
         return timers.arm(subjects, actor, run, entry.timer, at=entry.at)
     if entry.kind == "disarm":
         assert entry.timer is not None, "a disarm entry names its timer"

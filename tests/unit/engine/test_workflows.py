@@ -657,7 +657,7 @@ async def yields_an_unknown_intention() -> None:
 
 @workflow(registry=R)
 async def creates_a_task() -> None:
-    asyncio.create_task(double(1))
+    asyncio.create_task(double(1))  # noqa: RUF006  # it is refused
     await sleep(1)
 
 
