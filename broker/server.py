@@ -83,6 +83,13 @@ def find_server() -> Path:
     return Path(on_path)
 
 
+def dying_with_parent(command: Sequence[str]) -> list[str]:
+    """The command, wrapped so that it gets SIGTERM when its parent dies; the program's path must be absolute. Unchanged off Linux."""
+    if sys.platform != "linux":
+        return list(command)
+    return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
+
+
 class EmbeddedServer:
     """One nats-server with JetStream, as an async context manager.
 
@@ -163,10 +170,8 @@ class EmbeddedServer:
         binary = find_server()
         folder = self._prepare()
         command = [str(binary), "-c", str(self._write_config(folder))]
-        if sys.platform == "linux":
-            command = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
         self._process = await asyncio.create_subprocess_exec(
-            *command,
+            *dying_with_parent(command),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
