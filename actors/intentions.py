@@ -84,10 +84,11 @@ class Intention:
     version: ClassVar[int] = PROTOCOL
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        return Leaf(self)  # type: ignore[return-value]  # an iterator with send and throw is all that await needs
+        return Leaf(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _intention, (self.kind, self.version, tuple(getattr(self, f.name) for f in fields(self)))
+        names = (field.name for field in fields(self))  # type: ignore[arg-type]  # every subclass is a dataclass
+        return _intention, (self.kind, self.version, tuple(getattr(self, name) for name in names))
 
 
 def _intention(kind: str, version: int, values: tuple[Any, ...]) -> Intention:
