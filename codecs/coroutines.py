@@ -286,10 +286,13 @@ def discard(*coroutines: Any) -> None:
     memory was reclaimed). Afterwards they are finished. A coroutine that is running now raises ValueError.
     """
     current()
-    held = list(held_by(coroutines))
+    found = list(held_by(coroutines))
+    held = [each for each in found if type(each) in KINDS]
     for target in held:
         if slots.kind_of(target) == RUNNING:
             raise ValueError(f"{target.__qualname__} is running and cannot be discarded")
+    for pending in (each for each in found if type(each) in (ASEND, ATHROW)):
+        _never_awaited(pending)
     for target in held:
         slots.disarm(target, code_object(target))
     for target in held:
@@ -297,6 +300,13 @@ def discard(*coroutines: Any) -> None:
             target.close()
         else:
             _close_silently(target)
+
+
+def _never_awaited(pending: Any) -> None:
+    """Mark an `asend` or `athrow` as closed: dropping one that was not awaited is a warning."""
+    _verify_awaitables()
+    at = _STATE if type(pending) is ASEND else _throw_state
+    ctypes.c_int.from_address(id(pending) + at).value = _CLOSED
 
 
 def _close_silently(target: Any) -> None:
@@ -311,11 +321,12 @@ def _close_silently(target: Any) -> None:
 
 
 _OPAQUE = (type, types.ModuleType, types.CodeType, types.FrameType, str, bytes, int, float)
+_HELD = (*KINDS, ASEND, ATHROW)
 _MAX_VISITED = 1_000_000
 
 
 def held_by(roots: tuple[Any, ...]) -> Iterator[Any]:
-    """Every coroutine, generator and async generator that the roots hold, directly or through plain objects."""
+    """Everything suspended that the roots hold, directly or through plain objects."""
     seen: set[int] = set()
     queue = list(roots)
     while queue and len(seen) < _MAX_VISITED:
@@ -323,7 +334,7 @@ def held_by(roots: tuple[Any, ...]) -> Iterator[Any]:
         if id(each) in seen or isinstance(each, _OPAQUE):
             continue
         seen.add(id(each))
-        if type(each) in KINDS:
+        if type(each) in _HELD:
             yield each
         queue += _held_by(each)
 

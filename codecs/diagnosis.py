@@ -80,6 +80,8 @@ def _place(target: Any) -> tuple[int, str]:
 def variables_of(root: object) -> Iterator[tuple[str, str, Any]]:
     """(function, variable, value) of everything stored for the suspended functions that `root` holds; "" for temporaries."""
     for target in coroutines.held_by((root,)):
+        if type(target) not in coroutines.KINDS:
+            continue
         for variable, value in _variables(target):
             yield code_object(target).co_qualname, variable, value
 

@@ -17,6 +17,8 @@ import types
 from functools import lru_cache
 from typing import Any
 
+from .slots import put
+
 _BUILTIN_FIELDS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _SKIPPED = frozenset(
     ("__dict__", "args", "obj", "characters_written", "__weakref__", "exceptions", "message")
@@ -56,7 +58,7 @@ def _extras(exception: BaseException) -> dict[str, Any]:
     if exception.__suppress_context__:
         extras["suppress"] = True
     if exception.__traceback__ is not None:
-        extras["traceback"] = traceback_entries(exception.__traceback__)
+        extras["traceback"] = exception.__traceback__  # itself: `except*` tells parts of one group by it
     return extras
 
 
@@ -105,7 +107,7 @@ def fill_exception(exception: BaseException, state: tuple[Any, ...]) -> None:
     exception.__cause__ = extras.get("cause", exception.__cause__)
     exception.__suppress_context__ = extras.get("suppress", False)
     if "traceback" in extras:
-        exception.__traceback__ = traceback_of(extras["traceback"])
+        exception.__traceback__ = extras["traceback"]
 
 
 def _set_state(exception: BaseException, state: Any) -> None:
@@ -126,11 +128,8 @@ def _fill_group(group: BaseException, message: str, inner: tuple[BaseException, 
     old = (group.message, group.exceptions)  # type: ignore[attr-defined]  # an exception group has them
     if fields != [id(each) for each in old]:
         raise ValueError("an exception group is not laid out as expected")
-    for offset, value in ((0, message), (8, inner)):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
-        ctypes.c_ssize_t.from_address(at + offset).value = id(value)
-    for each in old:
-        ctypes.pythonapi.Py_DecRef(ctypes.py_object(each))
+    put(at, message)
+    put(at + 8, inner)
 
 
 def traceback_entries(traceback: types.TracebackType | None) -> tuple[tuple[str, str, int], ...]:

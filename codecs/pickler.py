@@ -12,14 +12,16 @@ stands, without unpickling.
 
 from __future__ import annotations
 
+import contextvars
 import io
 import pickle
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import coroutines, exceptions, functions, iterators
+from . import coroutines, exceptions, functions, iterators, itertools_fields
 from .coroutines import CannotCapture
+from .globals import global_value, is_plain, reduce_context_variable, reduce_sentinel, reduce_stateless
 from .identity import Code, present_name, resolve
 from .shapes import shape_of
 
@@ -46,6 +48,12 @@ _KNOWN: tuple[Any, ...] = (
     coroutines.throw_of,
     coroutines.next_of,
     iterators.dict_iterator,
+    iterators.dict_view,
+    itertools_fields.make_itertools,
+    itertools_fields.fill_itertools,
+    global_value,
+    exceptions.traceback_of,
+    functions.import_module,
 )
 _SUSPENDED, _FUNCTION, _NAMED = 0, 2, 4  # these three are bound to each load
 
@@ -214,6 +222,9 @@ _REDUCERS: dict[type, Reducer | None] = {
     types.MappingProxyType: iterators.reduce_mapping_proxy,
     **dict.fromkeys(iterators.DICT_ITERATORS, iterators.reduce_dict_iterator),
     **dict.fromkeys(iterators.DICT_VIEWS, iterators.reduce_dict_view),
+    **dict.fromkeys(itertools_fields.TYPES, itertools_fields.reduce_itertools),
+    object: reduce_sentinel,
+    contextvars.ContextVar: reduce_context_variable,
     types.CodeType: _refuse("code is never stored; keep the function instead"),
     types.FrameType: _refuse("frames are never stored; keep what you need of it as text"),
 }
@@ -246,4 +257,6 @@ def _decide(kind: type) -> Reducer | None:
     if kind.__module__ in ("_frozen_importlib", "importlib.machinery", "_frozen_importlib_external"):
         return _refuse("this is a module's dictionary; import the module inside the function that needs it")
     shape = shape_of(kind)
-    return None if shape is None else _reduce_pinned(shape)
+    if shape is not None:
+        return _reduce_pinned(shape)
+    return reduce_stateless if is_plain(kind) else None

@@ -27,10 +27,10 @@ _MAX_SLOTS = 1 << 16
 
 _read = ctypes.string_at
 _move = ctypes.memmove
-_decref = ctypes.pythonapi.Py_DecRef
+_decref = ctypes.pythonapi["Py_DecRef"]  # by item: a function object of our own, whose types we may set
 _decref.argtypes = [ctypes.c_void_p]
 _decref.restype = None
-_incref = ctypes.pythonapi.Py_IncRef
+_incref = ctypes.pythonapi["Py_IncRef"]
 _incref.argtypes = [ctypes.py_object]
 _incref.restype = None
 
@@ -77,6 +77,23 @@ def _runs(mask: int) -> tuple[tuple[int, int], ...]:
 @lru_cache(maxsize=4096)
 def _mask(present: tuple[bool, ...]) -> int:
     return sum(1 << index for index, there in enumerate(present) if there)
+
+
+def put(address: int, value: Any) -> None:
+    """Store a counted reference to `value` at `address`, and release the one that was there, if any."""
+    old = ctypes.c_ssize_t.from_address(address).value
+    _incref(value)
+    ctypes.c_ssize_t.from_address(address).value = id(value)
+    if old:
+        _decref(old)
+
+
+def clear(address: int) -> None:
+    """Make the reference at `address` null, and release it."""
+    old = ctypes.c_ssize_t.from_address(address).value
+    ctypes.c_ssize_t.from_address(address).value = 0
+    if old:
+        _decref(old)
 
 
 def kind_of(target: Any) -> int:
@@ -168,8 +185,7 @@ def write(
         return
     ctypes.c_ssize_t.from_address(base - layout.pointer_back).value = id(code) + CODE_START + lasti
     if exception is not None:
-        _incref(exception)
-        ctypes.c_ssize_t.from_address(address + layout.exception).value = id(exception)
+        put(address + layout.exception, exception)
     byte = layout.delegating if kind == DELEGATING else layout.suspended
     ctypes.c_int8.from_address(address + layout.state).value = byte
 

@@ -1,0 +1,94 @@
+"""Values that a module holds and that are known by their identity: sentinels such as `MISSING = object()`, context variables.
+
+They go by module and name. Only values without state of their own are treated so: what has state is data, and is stored.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from .identity import present_name
+
+if TYPE_CHECKING:
+    from .pickler import FramePickler
+
+_found: dict[int, tuple[Any, types.ModuleType, str]] = {}
+_CACHE_LIMIT = 10_000
+
+
+def reduce_sentinel(pickler: FramePickler, value: Any) -> Any:
+    """A plain `object()`: by name when some module holds it, else as a new one."""
+    place = _place(value, (*_modules_of(pickler), *list(sys.modules.values())))
+    return NotImplemented if place is None else (global_value, place)
+
+
+def reduce_stateless(pickler: FramePickler, value: Any) -> Any:
+    """An instance that holds nothing: by name when the module of its class, or of the code in the frame, holds it."""
+    if value.__dict__:
+        return NotImplemented
+    own = sys.modules.get(type(value).__module__)
+    place = _place(value, (own, *_modules_of(pickler)))
+    return NotImplemented if place is None else (global_value, place)
+
+
+def reduce_context_variable(pickler: FramePickler, value: Any) -> Any:
+    """A `ContextVar` in a local: by the name that a module holds it under."""
+    from .coroutines import CannotCapture
+
+    place = _place(value, (*_modules_of(pickler), *list(sys.modules.values())))
+    if place is None:
+        raise CannotCapture("ContextVar", "keep context variables at module level")
+    return global_value, place
+
+
+def global_value(module: str, name: str) -> Any:
+    """Restores what a module holds."""
+    module, name = present_name(module, name)
+    __import__(module)
+    found: Any = sys.modules[module]
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def is_plain(kind: type) -> bool:
+    """Whether instances of `kind` keep their state in `__dict__` only, and are pickled by Python's default."""
+    return (
+        kind.__reduce_ex__ is object.__reduce_ex__
+        and kind.__reduce__ is object.__reduce__
+        and getattr(kind, "__getstate__", None) is getattr(object, "__getstate__", None)
+        and bool(kind.__dictoffset__)
+        and not any(base.__dict__.get("__slots__") for base in kind.__mro__)
+        and all(base is object or base.__flags__ & _HEAP for base in kind.__mro__)
+    )
+
+
+_HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class made by a class statement
+
+
+def _modules_of(pickler: FramePickler) -> Iterator[Any]:
+    names = dict.fromkeys(code.reference.partition(":")[0] for code in pickler.codes.values())
+    return (sys.modules.get(name) for name in names)
+
+
+def _place(value: Any, modules: Iterable[Any]) -> tuple[str, str] | None:
+    known = _found.get(id(value))
+    if known is not None and known[0] is value and vars(known[1]).get(known[2]) is value:
+        return known[1].__name__, known[2]
+    for module in modules:
+        if not isinstance(module, types.ModuleType) or sys.modules.get(module.__name__) is not module:
+            continue
+        for name, each in list(vars(module).items()):
+            if each is value:
+                if len(_found) >= _CACHE_LIMIT:
+                    _found.clear()
+                _found[id(value)] = (value, module, name)
+                return module.__name__, name
+            if isinstance(each, type) and each.__module__ == module.__name__:
+                for inner, member in list(vars(each).items()):
+                    if member is value:
+                        return module.__name__, f"{name}.{inner}"
+    return None
