@@ -315,12 +315,16 @@ class _NoSuch(_Facts, SojournError):
 
     _what: ClassVar[str] = "name"
 
-    def __init__(self, name: str, known: Iterable[str] = (), *, where: str = "") -> None:
+    def __init__(self, name: str, known: Iterable[str] = (), *, where: str = "", text: str = "") -> None:
+        """`text` stands for the whole message where another process has worked it out."""
         from difflib import get_close_matches
 
         self.name = name
         self.known = tuple(sorted(known))
         self.near = tuple(get_close_matches(name, self.known, n=3, cutoff=0.6))
+        if text:
+            super().__init__(text)
+            return
         text = f"no {self._what} {name!r}" + (f" in {where}" if where else "")
         if self.near:
             text += f"; did you mean {_words(self.near, last='or')}?"
@@ -387,6 +391,20 @@ class MailboxFull(_Facts, SojournError):
         super().__init__(
             f"channel {channel!r} of {actor!r} is full{bound}; the message was not stored: send it again "
             "later"
+        )
+
+
+class DeadLettered(_Facts, SojournError):
+    """The mail was stored, and then could not be taken by the actor; it is among the dead letters."""
+
+    def __init__(self, actor: str, channel: str, *, reason: str, detail: str = "") -> None:
+        self.actor = actor
+        self.channel = channel
+        self.reason = reason
+        self.detail = detail
+        why = f"{reason} ({detail})" if detail else reason
+        super().__init__(
+            f"mail for {actor!r} on {channel!r} could not be taken: {why}; `sojourn dead list` shows it"
         )
 
 
