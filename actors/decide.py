@@ -41,7 +41,7 @@ def decide(record: Record | None, event: Event, registry: Registry, limits: Limi
     if record is None:
         return _unknown_actor(event)
     if event.kind != "start" and _other_run(record, event):
-        return _answered(event, "of another run")
+        return _answered(event, record)
     if record.index.status.ended:
         return _ended(record, event)
     hold = record.envelope.hold
@@ -146,8 +146,12 @@ def _other_run(record: Record, event: Event) -> bool:
     return isinstance(run, str) and run != record.index.run
 
 
-def _answered(event: Event, reason: str) -> Decision:
-    return _orphan(event) if event.kind == "child-done" else _no_effect(reason)
+def _answered(event: Event, record: Record) -> Decision:
+    """An event that speaks of a run which is over. Who asked for an answer is told."""
+    if event.kind == "child-done":
+        return _orphan(event)
+    message = f"this run of {event.actor} is over; the present one is {record.index.run}"
+    return _no_effect("of another run", _reply(event, record, error="another run", message=message))
 
 
 # ended actors
