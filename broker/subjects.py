@@ -308,6 +308,14 @@ class Subjects:
         """Where a node's connection (`engine`, `guard`) answers probes."""
         return f"{self._root}.probe.{node}.{connection}"
 
+    def members(self) -> str:
+        """Where nodes tell each other that a lease or an owner changed: a hint to look at once."""
+        return f"{self._root}.members"
+
+    def query(self, partition: int) -> str:
+        """Where the owner of a partition answers questions about its actors."""
+        return f"{self._root}.q.{partition}"
+
     # filters
     def in_filter(self, partition: int) -> str:
         """All of MAIL or CTL of one partition."""

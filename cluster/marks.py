@@ -65,8 +65,9 @@ class StorageWentBack(SojournError):
     def __str__(self) -> str:
         """What was seen, what is there, and what to do."""
         return (
-            f"storage went back: partition {self.partition} had seen stream {self.stream} {self.expected}, found "
-            f"{self.received}; it is not served. Restore newer data, or accept the loss with `sojourn restore accept`"
+            f"storage went back: partition {self.partition} had seen stream {self.stream} {self.expected}, "
+            f"found {self.received}; it is not served. Restore newer data, or accept the loss with "
+            "`sojourn restore accept`"
         )
 
 
@@ -98,6 +99,8 @@ class Marks:
         self._newest: dict[int, _Commit] = {}
         self._changed: set[int] = set()
         self._reading: asyncio.Task[Mapping[str, StreamMark]] | None = None
+        self.created: dict[str, int] = {}
+        """By short name, creation time of the streams as last read; the `created` of an `Origin`."""
 
     def __repr__(self) -> str:
         """How many partitions have unwritten marks."""
@@ -138,20 +141,16 @@ class Marks:
         entry = await self._keys.get(_KEY, p)
         if entry is None:
             return
-        mark = msgspec.json.decode(entry.value, type=Mark)
-        streams = await self.streams()
-        for short, seen in mark.streams.items():
-            found = streams.get(short)
-            if found is None or found.created != seen.created:
-                raise StorageWentBack(
-                    p, short, f"of {seen.created}", f"one of {found.created}" if found else "no such stream"
-                )
-            if found.last_seq < seen.last_seq:
-                raise StorageWentBack(p, short, f"up to {seen.last_seq}", f"{found.last_seq} as the last")
-        if streams["frames"].last_seq < mark.revision:
-            raise StorageWentBack(
-                p, "frames", f"up to {mark.revision}", f"{streams['frames'].last_seq} as the last"
-            )
+        try:
+            mark = msgspec.json.decode(entry.value, type=Mark)
+        except msgspec.DecodeError:
+            return  # not ours: it says nothing
+        if _behind(p, mark, await self.streams()) is None:
+            return
+        # The shared reading may have begun before the mark was written: only a fresh one accuses.
+        behind = _behind(p, mark, await self._read_streams())
+        if behind is not None:
+            raise behind
 
     async def streams(self) -> Mapping[str, StreamMark]:
         """How far the streams are, from their leaders; those who ask at the same time share one reading."""
@@ -161,10 +160,12 @@ class Marks:
 
     async def _read_streams(self) -> Mapping[str, StreamMark]:
         infos = await asyncio.gather(*(self._broker.stream_info(name) for name in self._names.values()))
-        return {
+        streams = {
             short: StreamMark(info.created, info.last_seq)
             for short, info in zip(self._names, infos, strict=True)
         }
+        self.created.update((short, stream.created) for short, stream in streams.items())
+        return streams
 
     async def _write(self, p: int, streams: Mapping[str, StreamMark]) -> None:
         newest = self._newest.get(p)
@@ -181,3 +182,18 @@ class Marks:
         await self._keys.put(_KEY, p, value=msgspec.json.encode(mark))
         if self._newest.get(p) == newest:
             self._changed.discard(p)
+
+
+def _behind(p: int, mark: Mark, streams: Mapping[str, StreamMark]) -> StorageWentBack | None:
+    """The first stream that is another one, or shorter, than the mark says."""
+    for short, seen in mark.streams.items():
+        found = streams.get(short, StreamMark(0, 0))
+        if found.created != seen.created:
+            return StorageWentBack(p, short, f"created at {seen.created}", f"one created at {found.created}")
+        if found.last_seq < seen.last_seq:
+            return StorageWentBack(p, short, f"up to {seen.last_seq}", f"it up to {found.last_seq}")
+    if streams["frames"].last_seq < mark.revision:
+        return StorageWentBack(
+            p, "frames", f"up to {mark.revision}", f"it up to {streams['frames'].last_seq}"
+        )
+    return None

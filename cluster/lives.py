@@ -1,0 +1,130 @@
+"""What a node builds once per life: the services of its partitions under one lease, and what it keeps over
+all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sojourn.actors.engine import Engine
+from sojourn.broker.dead import DeadLetters
+from sojourn.broker.frames import FrameStore
+from sojourn.broker.held import HeldStore
+
+from .attach import Attacher
+from .directory import Directory
+from .holdings import Holdings
+from .hot_cache import HotCache
+from .marks import Marks
+from .membership import Life, Membership
+from .services import Fault, PartitionFactory, PartitionServices
+from .steps import LocalSteps
+
+if TYPE_CHECKING:
+    from sojourn.actors.execution import StepRunner
+    from sojourn.actors.limits import Limits
+    from sojourn.actors.registry import Registry
+    from sojourn.broker.clock import BrokerClock
+    from sojourn.broker.seam import Broker
+    from sojourn.broker.subjects import Subjects
+    from sojourn.codecs.keyring import Keyring
+
+    from .gate import Gate
+    from .metrics import Metrics
+
+
+def _new_id() -> str:
+    """A name nobody can guess: 96 random bits in the alphabet of names."""
+    return secrets.token_urlsafe(12)
+
+
+@dataclass(kw_only=True)
+class Lives:
+    """The parts of a node that outlive a lease. `make` builds the rest anew for each."""
+
+    broker: Broker
+    subjects: Subjects
+    clock: BrokerClock
+    gate: Gate
+    metrics: Metrics
+    keyring: Keyring
+    registry: Registry
+    step_runner: StepRunner
+    limits: Limits
+    node_id: str
+    deployment: str
+    reply_prefix: str
+    fault: Fault
+    factory: PartitionFactory
+    random: random.Random = field(default_factory=random.Random)
+    monotonic: Callable[[], float] = time.monotonic
+    local_steps: LocalSteps = field(default_factory=LocalSteps)
+    """Steps that run in this process, whatever became of the lease under which they began."""
+
+    def __post_init__(self) -> None:
+        """The engine and the cache are shared by all lives, too."""
+        self.engine = Engine(self.registry, limits=self.limits, ids=_new_id, random=self.random.random)
+        self.hot_cache = HotCache(max_entries=self.limits.hot_actors, max_bytes=self.limits.hot_bytes)
+
+    async def make(self, lease: str, membership: Membership) -> Life:
+        """The services and holdings for a lease that was just taken. Raises `BrokerError`."""
+        marks = Marks(self.broker, self.subjects, node=self.node_id, broker_now=self.clock.now)
+        await marks.streams()
+        held = HeldStore(self.broker, self.subjects, node=self.node_id)
+        services = PartitionServices(
+            broker=self.broker,
+            subjects=self.subjects,
+            frames=FrameStore(self.broker, self.subjects),
+            held=held,
+            dead=DeadLetters(self.broker, self.subjects),
+            clock=self.clock,
+            keyring=self.keyring,
+            engine=self.engine,
+            registry=self.registry,
+            step_runner=self.step_runner,
+            hot_cache=self.hot_cache,
+            limits=self.limits,
+            node_id=self.node_id,
+            lease_id=lease,
+            deployment=self.deployment,
+            stream_created=marks.created,
+            inbox_prefix=self.reply_prefix,
+            gate=self.gate,
+            lives=membership.lives,
+            marks=marks,
+            meter=self.metrics,
+            random=self.random,
+            ids=_new_id,
+            monotonic=self.monotonic,
+            fault=self.fault,
+            steps=self.local_steps,
+        )
+        attacher = Attacher(
+            self.broker,
+            self.subjects,
+            Directory(self.broker, self.subjects),
+            held,
+            node=self.node_id,
+            lease=lease,
+            broker_now=self.clock.now,
+            fault=self.fault,
+        )
+        holdings = Holdings(
+            services, attacher, marks, self.factory, self.metrics, on_change=membership.changed
+        )
+        return Life(lease, holdings, marks)
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's where it is installed, else asyncio's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()

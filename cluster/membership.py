@@ -1,0 +1,509 @@
+"""This node as a member of the cluster: joining, polling, moving partitions, doubting, draining (PROTOCOL 3).
+
+One life of the node is one lease. A life begins with `join` (a new lease id, new services, the gate opened)
+and ends by drain, or because the lease ended: then everything in memory is stale, is dropped silently, and a
+new life begins.
+
+    starting -> joined(lease 1) --lease ended--> rejoining -> joined(lease 2) ... --drain--> draining -> left
+
+While joined, every 2 s and at each hint: poll the bucket, plan, attach and release. Hints (`sj.<ns>.members`)
+are plain messages and only save time.
+
+In doubt. A cut of either connection shuts the gate at once. When the broker can be asked again, leader reads
+of `node.<id>` and of each `owner.<p>` decide: lease not ours, this life is over; a partition not ours, it is
+dropped; else the gate opens, and after a cut of the engine's connection all partitions are attached anew.
+
+Runners. A pending call names "<node>/<lease>", and is not started by a new owner while that lease lives.
+`lives` answers from memory and errs towards "lives"; each poll settles what was asked, by leader reads, and
+tells the partitions of every lease that is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from sojourn.broker.clock import BrokerClock
+from sojourn.broker.errors import BrokerError
+from sojourn.broker.seam import Broker, Received, Subscription
+from sojourn.broker.subjects import Subjects, Token
+
+from .directory import Directory
+from .gate import Gate, boot_seconds
+from .guard import Guard
+from .holdings import Holdings
+from .lease import LeaseLost, NodeIdInUse, Vitals
+from .marks import MARK_SECONDS, Marks
+from .metrics import Metrics
+from .ownership import Member, Mine, View, plan
+
+POLL_SECONDS: Final = 2.0
+HINT_SECONDS: Final = 0.02
+"""Hints that come closer together than this are one."""
+TICK_SECONDS: Final = 0.25
+MEASURE_SECONDS: Final = 5.0
+"""Between two sums over all partitions for the gauges."""
+CLOCK_SECONDS: Final = 60.0
+RETRY_SECONDS: Final = 0.25
+RETRY_MAX_SECONDS: Final = 5.0
+MOVE_DEADLINE_SECONDS: Final = 10.0
+"""How long a planned move waits for hot actors to reach their next commit."""
+KEPT_SECONDS: Final = 60.0
+"""How long a partition taken as a fallback is not given back."""
+ENDED_RUNNERS: Final = 1024
+"""Leases known to be over that are remembered; an older one is asked about again."""
+
+State = Literal["starting", "joined", "rejoining", "draining", "left"]
+
+
+@dataclass(frozen=True)
+class Life:
+    """What exists once per lease."""
+
+    lease: str
+    holdings: Holdings
+    marks: Marks
+
+
+class Membership:
+    """See the module. Engine loop only; it is the guard's `Reports`."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        subjects: Subjects,
+        clock: BrokerClock,
+        gate: Gate,
+        vitals: Vitals,
+        metrics: Metrics,
+        make_life: Callable[[str, Membership], Awaitable[Life]],
+        make_member: Callable[[], Member],
+        *,
+        now: Callable[[], float] = boot_seconds,
+        log: logging.Logger = logging.getLogger("sojourn.cluster"),  # noqa: B008 - process-wide by design
+    ) -> None:
+        """`make_member` draws a new lease id each time; `make_life` builds services for it."""
+        self._broker = broker
+        self._subjects = subjects
+        self._directory = Directory(broker, subjects)
+        self._clock = clock
+        self._gate = gate
+        self._vitals = vitals
+        self._metrics = metrics
+        self._make_life = make_life
+        self._make_member = make_member
+        self._now = now
+        self._log = log
+        self._guard: Guard | None = None
+        self._member: Member | None = None
+        self._life: Life | None = None
+        self._state: State = "starting"
+        self._view = View(subjects.partitions, {}, {})
+        self._wake = asyncio.Event()
+        self._moved = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._subscriptions: list[Subscription] = []
+        self._verifying: asyncio.Task[None] | None = None
+        self._rejoining: asyncio.Task[None] | None = None
+        self._cuts = 0
+        self._engine_was_cut = False
+        self._unserved_since: dict[int, float] = {}
+        self._kept_until: dict[int, float] = {}
+        self._asked: set[str] = set()
+        self._ended_runners: OrderedDict[str, None] = OrderedDict()
+        self._former: tuple[Life, ...] = ()
+        self._move_seconds = MOVE_DEADLINE_SECONDS
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def __repr__(self) -> str:
+        """State, lease, partitions."""
+        return f"<Membership {self._state} {self._member and self._member.runner} {self._life and self._life.holdings}>"
+
+    @property
+    def state(self) -> State:
+        """Where in its life the node is."""
+        return self._state
+
+    @property
+    def view(self) -> View:
+        """The cluster as last polled."""
+        return self._view
+
+    @property
+    def life(self) -> Life | None:
+        """The present life; None before the first and between two."""
+        return self._life
+
+    def lives(self, runner: str) -> bool:
+        """Whether the lease of "<node>/<lease>" may still live. See the module."""
+        node, _, lease = runner.partition("/")
+        member = self._view.members.get(node)
+        if (member is not None and member.lease == lease) or (self._member and self._member.runner == runner):
+            return True
+        if runner in self._ended_runners:
+            return False
+        self._asked.add(runner)
+        self._wake.set()
+        return True
+
+    # beginning and end
+    async def start(self, guard: Guard) -> None:
+        """Join and begin to poll. Raises `NodeIdInUse`, `BrokerError` when the broker cannot be asked."""
+        self._guard = guard
+        self._broker.on_connection(self._on_engine_connection)
+        node = Token(self._make_member().node)
+        self._subscriptions = [
+            await self._broker.subscribe(self._subjects.probe(node, Token("engine")), self._answer),
+            await self._broker.subscribe(self._subjects.members(), self._on_hint),
+        ]
+        self._vitals.tick = self._vitals.answered = self._now()
+        self._spawn(self._keep_ticking(), "tick")
+        await self._join()
+        self._spawn(self._keep_polling(), "poll")
+        self._spawn(self._keep_marking(), "marks")
+        self._spawn(self._keep_measuring(), "measure")
+        self._spawn(self._keep_time(), "clock")
+
+    async def wait_failed(self) -> None:
+        """Return never, or raise what makes this node unable to go on (its id is in use, the guard is
+        gone).
+        """
+        await self._failure
+
+    async def drain(self, seconds: float) -> None:
+        """Hand everything over, wait for local steps, end the lease; within `seconds`, whatever happens."""
+        deadline = self._now() + seconds
+        self._state = "draining"
+        self._move_seconds = max(0.5, seconds - 1.0)
+        with suppress(BrokerError, LeaseLost):
+            async with asyncio.timeout(min(2.0, seconds)):
+                await self._checked_guard().become("draining")
+        self._hint()
+        self._wake.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(deadline - self._now()):
+                while self._life is not None and self._life.holdings.serving():
+                    self._moved.clear()
+                    await self._moved.wait()
+                for life in (*self._former, *((self._life,) if self._life else ())):
+                    await life.holdings.wait_steps_finished()
+        await self.leave()
+
+    async def leave(self) -> None:
+        """Drop what is still served, end the lease, stop. Twice is fine; takes a second at most."""
+        if self._state == "left":
+            return
+        self._state = "left"
+        self._gate.shut("left")
+        if self._life is not None:
+            self._life.holdings.drop_all()
+        tasks = [task for task in (*self._tasks, self._verifying, self._rejoining) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        with suppress(BrokerError, LeaseLost, TimeoutError):
+            async with asyncio.timeout(1.0):
+                await self._checked_guard().leave()
+                await self._broker.send(self._subjects.members())
+        for subscription in self._subscriptions:
+            with suppress(BrokerError):
+                await subscription.stop()
+
+    async def _join(self) -> None:
+        """One new life. Repeats what has no known outcome."""
+        wait = RETRY_SECONDS
+        while True:
+            member = self._make_member()
+            try:
+                await self._checked_guard().join(member)
+                await self._clock.sync()
+                self._member = member
+                self._life = await self._make_life(member.lease, self)
+                self._gate.open()
+                await self._checked_guard().become("ready")
+            except (LeaseLost, BrokerError) as error:
+                self._gate.shut("not joined")
+                self._log.warning("not joined yet: %s", error, extra={"node": member.node})
+                await asyncio.sleep(wait)
+                wait = min(RETRY_MAX_SECONDS, 2 * wait)
+                continue
+            break
+        self._state = "joined"
+        self._log.info("joined", extra={"node": member.node, "lease": member.lease})
+        self._hint()
+        self._wake.set()
+
+    # polling
+    async def _keep_polling(self) -> None:
+        while True:
+            try:
+                await self._poll()
+            except BrokerError as error:
+                self._log.debug("the cluster bucket could not be read: %s", error)
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self._wake.wait()
+                    await asyncio.sleep(HINT_SECONDS)
+            self._wake.clear()
+
+    async def _poll(self) -> None:
+        asked, self._asked = self._asked, set()
+        before = self._view
+        try:
+            view = await self._directory.poll(self._subjects.partitions)
+            self._vitals.answered = self._now()
+            await self._settle_runners(asked, before, view)
+        except BaseException:
+            self._asked |= asked
+            raise
+        self._view = view
+        self._vitals.members = view.members
+        if self._state not in ("joined", "draining") or self._life is None or self._member is None:
+            return
+        found = view.members.get(self._member.node)
+        if found is None or found.lease != self._member.lease:
+            await self._check_lease()
+        self._note_unserved(view)
+        if self._gate.is_open():
+            self._move(view, self._life.holdings, self._member)
+
+    def _move(self, view: View, holdings: Holdings, member: Member) -> None:
+        now = self._now()
+        mine = Mine(
+            member.runner,
+            serving=holdings.serving(),
+            busy=holdings.busy(),
+            kept={p for p, until in self._kept_until.items() if now < until},
+            unserved={p: now - since for p, since in self._unserved_since.items()},
+        )
+        planned = plan(view, mine, self._clock.now())
+        for p in planned.release:
+            holdings.release(p, self._move_seconds)
+        for p in planned.attach:
+            if p in planned.fallback:
+                self._kept_until[p] = now + KEPT_SECONDS
+            holdings.attach(p)
+
+    def _note_unserved(self, view: View) -> None:
+        now = self._now()
+        unserved = [p for p in range(view.partitions) if view.holder(p) is None]
+        self._unserved_since = {p: self._unserved_since.get(p, now) for p in unserved}
+        self._metrics.gauge("partitions_unowned", len(unserved))
+        for state in ("joining", "ready", "draining"):
+            count = sum(member.state == state for member in view.members.values())
+            self._metrics.gauge("members", count, state=state)
+
+    async def _settle_runners(self, asked: set[str], before: View, view: View) -> None:
+        """Which of the runners asked about, or gone since the last poll, are over: read from the leader."""
+        living = {member.runner for member in view.members.values()}
+        gone = (asked | {member.runner for member in before.members.values()}) - living
+        for runner in gone:
+            node, _, lease = runner.partition("/")
+            found = (await self._directory.member(node)).value if node else None
+            if found is None or found.lease != lease:
+                self._runner_ended(runner)
+
+    def _runner_ended(self, runner: str) -> None:
+        self._ended_runners[runner] = None
+        while len(self._ended_runners) > ENDED_RUNNERS:
+            self._ended_runners.popitem(last=False)
+        if self._life is not None:
+            self._life.holdings.lease_ended(runner)
+
+    # in doubt
+    def _on_engine_connection(self, up: bool) -> None:
+        if up:
+            self._metrics.count("reconnects", connection="engine")
+            self._begin_verifying()
+        else:
+            self._engine_was_cut = True
+            self._cut("the engine's connection was cut")
+
+    def guard_connection(self, up: bool) -> None:
+        """As `Reports`: the guard's connection was cut or is back."""
+        if up:
+            self._metrics.count("reconnects", connection="guard")
+        else:
+            self._cut("the guard's connection was cut")
+        self._begin_verifying()
+
+    def _cut(self, why: str) -> None:
+        self._cuts += 1
+        if self._state in ("joined", "draining"):
+            self._gate.shut(why)
+            self._log.warning("%s: nothing is started or committed until the lease is read", why)
+
+    def _begin_verifying(self) -> None:
+        if self._state in ("joined", "draining") and (self._verifying is None or self._verifying.done()):
+            self._verifying = asyncio.get_running_loop().create_task(self._verify(), name="membership-verify")
+
+    async def _verify(self) -> None:
+        """Leader reads of the lease and of every owner, until they say something; then open the gate, or
+        end this life.
+        """
+        while self._life is not None and self._state in ("joined", "draining"):
+            cuts, life = self._cuts, self._life
+            try:
+                if not await self._check_lease():
+                    return
+                await life.holdings.verify()
+            except BrokerError:
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            if cuts != self._cuts:
+                continue
+            self._gate.open()
+            if self._engine_was_cut:
+                self._engine_was_cut = False
+                life.holdings.reattach_all("the connection was cut")
+            self._wake.set()
+            return
+
+    async def _check_lease(self) -> bool:
+        """Read this node's lease from the leader; end this life if it is not ours. Raises `BrokerError`."""
+        member = self._member
+        if member is None:
+            return False
+        found = (await self._directory.member(member.node)).value
+        self._vitals.answered = self._now()
+        if found is not None and found.lease == member.lease:
+            return True
+        if self._member is member:
+            self._end_life(
+                "the key holds no lease" if found is None else f"the key holds lease {found.lease}"
+            )
+        return False
+
+    def lease_lost(self, reason: str) -> None:
+        """As `Reports`: the guard found the lease ended."""
+        self._end_life(reason)
+
+    def member_ended(self, member: Member) -> None:
+        """As `Reports`: the guard ended a dead peer's lease."""
+        self._metrics.count("leases_ended")
+        self._hint()
+        self._wake.set()
+
+    def guard_failed(self, error: Exception) -> None:
+        """As `Reports`: without a guard nobody renews the lease; the node must leave."""
+        if not self._failure.done():
+            self._failure.set_exception(error)
+
+    def _end_life(self, reason: str) -> None:
+        """Everything in memory is stale: drop it silently, then join anew (unless this node is leaving
+        anyway).
+        """
+        life, self._life = self._life, None
+        if life is None or self._state not in ("joined", "draining"):
+            return
+        self._gate.shut("the lease has ended")
+        self._metrics.count("leases_lost")
+        self._log.error(
+            "the lease has ended (%s): dropping %d partitions", reason, len(life.holdings.serving())
+        )
+        life.holdings.drop_all()
+        self._former = (*self._former, life)[-8:]
+        if self._member is not None:
+            self._ended_runners[self._member.runner] = None
+        if self._state == "joined":
+            self._state = "rejoining"
+            self._rejoining = asyncio.get_running_loop().create_task(self._rejoin(), name="membership-rejoin")
+
+    async def _rejoin(self) -> None:
+        try:
+            await self._join()
+        except (NodeIdInUse, Exception) as error:
+            if not self._failure.done():
+                self._failure.set_exception(error)
+
+    # time
+    async def _keep_ticking(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + TICK_SECONDS
+            await asyncio.sleep(TICK_SECONDS)
+            self._metrics.gauge("loop_lag_seconds", max(0.0, loop.time() - due))
+            self._vitals.tick = self._now()
+
+    async def _keep_measuring(self) -> None:
+        while True:
+            await asyncio.sleep(MEASURE_SECONDS)
+            self._measure()
+
+    def _measure(self) -> None:
+        partitions = self._life.holdings.partitions() if self._life is not None else []
+        figures = [partition.statistics() for partition in partitions]
+        gauge = self._metrics.gauge
+        gauge("partitions", len(figures))
+        gauge("hot_actors", sum(one.hot for one in figures))
+        gauge("waiting_events", sum(one.waiting for one in figures))
+        gauge("held_events", sum(one.held for one in figures))
+        gauge("unacknowledged", sum(one.unacknowledged for one in figures))
+        gauge("running_steps", sum(one.running_steps for one in figures))
+        gauge("oldest_runnable_seconds", max((one.oldest_runnable for one in figures), default=0.0))
+        gauge("gate_open", float(self._gate.is_open()))
+
+    async def _keep_marking(self) -> None:
+        while True:
+            await asyncio.sleep(MARK_SECONDS)
+            if self._life is not None:
+                await self._life.marks.write_all()
+
+    async def _keep_time(self) -> None:
+        while True:
+            await asyncio.sleep(CLOCK_SECONDS)
+            with suppress(BrokerError):
+                await self._clock.sync()
+
+    # hints
+    async def _answer(self, request: Received) -> None:
+        if request.reply:
+            await self._broker.reply(request, b"{}")
+
+    async def _on_hint(self, _: Received) -> None:
+        self._wake.set()
+
+    def changed(self) -> None:
+        """Something was attached, freed or lost here: look at once, and tell the others."""
+        self._moved.set()
+        self._hint()
+        self._wake.set()
+
+    def _hint(self) -> None:
+        self._spawn(self._send_hint(), "hint")
+
+    async def _send_hint(self) -> None:
+        with suppress(BrokerError):
+            await self._broker.send(self._subjects.members())
+
+    def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=f"membership-{name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and not self._failure.done():
+            self._failure.set_exception(error)
+
+    def _checked_guard(self) -> Guard:
+        if self._guard is None:
+            raise RuntimeError("Membership.start was not called")
+        return self._guard
+
+    def facts(self) -> Mapping[str, object]:
+        """For `/readyz` and `sojourn nodes`: plain values, safe to read from another thread."""
+        holdings = self._life.holdings if self._life is not None else None
+        return {
+            "state": self._state,
+            "gate": self._gate.why(),
+            "partitions": sorted(holdings.serving()) if holdings is not None else [],
+            "went_back": sorted(holdings.went_back()) if holdings is not None else [],
+        }
