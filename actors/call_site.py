@@ -1,10 +1,15 @@
-"""Where a call was made, for the warning that it was never awaited."""
+"""Calls that have not run: whether their arguments fit, where they were made, and the warning that nothing
+came of them.
+"""
 
 from __future__ import annotations
 
+import inspect
 import sys
 import warnings
+from collections.abc import Callable
 from types import CodeType
+from typing import Any
 
 from .errors import NeverAwaited
 
@@ -36,3 +41,16 @@ def warn_never_awaited(what: str, site: Site) -> None:
         code.co_filename,
         line,
     )
+
+
+def binder(fn: Callable[..., Any]) -> Callable[..., None]:
+    """A function that raises `TypeError`, as the call of `fn` would, if its arguments do not fit."""
+    bind = inspect.signature(fn).bind
+
+    def check(*args: Any, **kwargs: Any) -> None:
+        try:
+            bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{fn.__qualname__}() {error}") from None
+
+    return check

@@ -127,8 +127,12 @@ class _Attempt:
         """A stuck thread that keeps its place, because too many are stuck."""
 
     def cancel(self) -> None:
+        """Tell the step, once: a second `CancelledError` would break into the cleanup that the first one
+        began.
+        """
+        told = self.seen.cancelled
         cancel(self.seen)
-        if self.task is not None:
+        if self.task is not None and not told:
             self.task.cancel("nobody waits for this step any more")
 
     def end(self, ended: _Ended) -> None:

@@ -22,7 +22,7 @@ from sojourn.codecs.record import Index, Origin, Outcome
 
 from .answers import NO_SUCH_ACTOR, Answer, Question, What
 from .channel import Channel
-from .description import Description
+from .description import Description as Description  # of the public face, beside Handle
 from .errors import (
     DeadLettered,
     MailboxFull,
@@ -363,7 +363,7 @@ class Handle(Generic[R]):
         try:
             await self._control(verb, reason, by, timeout, extra)
         except Refused as refused:
-            if refused.code != "ended":
+            if refused.code not in ("ended", "another run"):
                 raise
             return False
         return True

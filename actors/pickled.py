@@ -7,13 +7,14 @@ from outside is. On the wire of a record they are JSON strings, so an envelope i
 from __future__ import annotations
 
 import base64
-import inspect
 import pickle
 from collections.abc import Callable
 from typing import Any
 
 import orjson
 from sojourn.codecs.errors import PayloadError, PayloadTooLarge
+
+from .call_site import binder
 
 
 class PickledSignature:
@@ -22,7 +23,7 @@ class PickledSignature:
     __slots__ = ("_bind", "_limit")
 
     def __init__(self, function: Callable[..., Any], *, limit: int = 256 * 1024) -> None:
-        self._bind = inspect.signature(function).bind
+        self._bind = binder(function)
         self._limit = limit
 
     def encode_args(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVa
 from sojourn.codecs.data import Signature
 from sojourn.codecs.durations import Duration, duration
 
-from .call_site import Site, caller, warn_never_awaited
+from .call_site import Site, binder, caller, warn_never_awaited
 from .errors import DefinitionError
 from .inside import inside
 from .intentions import Call, Leaf
@@ -234,8 +234,8 @@ class Step(Generic[P, R]):
         return StepCall(self, args, kwargs, overrides=overrides, site=site)
 
     @functools.cached_property
-    def _bind(self) -> Callable[..., inspect.BoundArguments]:
-        return inspect.signature(self.fn).bind
+    def _bind(self) -> Callable[..., None]:
+        return binder(self.fn)
 
     def __set_name__(self, owner: type, name: str) -> None:
         raise method_error("step", f"{owner.__qualname__}.{name}")

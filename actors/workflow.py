@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, final, o
 from sojourn.codecs.data import Signature, Type
 from sojourn.codecs.durations import Duration, duration
 
-from .call_site import Site, caller, warn_never_awaited
+from .call_site import Site, binder, caller, warn_never_awaited
 from .channel import Channel
 from .channel_scan import channels_of
 from .errors import DefinitionError
@@ -142,8 +142,8 @@ class Workflow(Generic[P, R]):
         return WorkflowCall(self, args, kwargs, caller())
 
     @functools.cached_property
-    def _bind(self) -> Callable[..., inspect.BoundArguments]:
-        return inspect.signature(self.fn).bind
+    def _bind(self) -> Callable[..., None]:
+        return binder(self.fn)
 
     def fingerprint(self) -> list[str]:
         """Identities of the function's code and of what is nested in it, with source lines (DESIGN 5)."""
