@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from .gate import Gate
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from sojourn.broker.subjects import Subjects
     from sojourn.codecs.keyring import Keyring
 
+    from .alone import Alone
     from .hot_cache import HotCache
+    from .steps import LocalSteps
 
 
 class Fault(Protocol):
@@ -59,6 +61,18 @@ class Meter(Protocol):
 
     def observe(self, name: str, value: float, **labels: str) -> None:
         """Add one value (seconds or bytes) to a histogram."""
+
+
+def _local_steps() -> LocalSteps:
+    from .steps import LocalSteps  # at the first use: that module needs this one's names
+
+    return LocalSteps()
+
+
+def _alone() -> Alone:
+    from .alone import Alone
+
+    return Alone()
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +117,10 @@ class PartitionServices:
     monotonic: Callable[[], float]
     """Seconds; for intervals only."""
     fault: Fault = no_fault
+    steps: LocalSteps = field(default_factory=_local_steps)
+    """Local steps that this life of the node runs, whatever became of their partitions."""
+    alone: Alone = field(default_factory=_alone)
+    """The gate through which a suspected actor runs alone (I7)."""
     log: logging.Logger = logging.getLogger("sojourn.cluster")  # noqa: RUF009 - loggers are process-wide singletons by design
 
     @property

@@ -1,0 +1,327 @@
+"""One actor at work: its events, its live coroutines, its commits, one after another.
+
+The loop is a task only while there is something to do. Each pass looks at everything that is known and does *one* thing (`_advance`):
+
+    load -> count an attempt, take over calls -> control -> flush -> a step's result -> go on -> other events -> seal -> acknowledge
+         -> refuse -> move to HELD
+
+in the order of PROTOCOL 4.1 and 4.6 to 4.8. A commit that turns out to be another's ends the pass: what was hot is discarded in silence and the
+unacknowledged events meet a fresh load. When nothing is left to do the host rests: its record and coroutines stay in the hot cache, bounded
+and for seconds, and the host itself is forgotten once none of its events is in memory and none of its steps runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from sojourn.actors.events import Decision, Event, StepDone, Verdict
+from sojourn.broker.errors import BrokerClosed, BrokerError
+from sojourn.broker.seam import Delivery
+
+from .commits import HigherEpoch, Overtaken
+from .mailbox import MOVE_AFTER_SECONDS, UNKNOWN_EVENTS, UNKNOWN_SECONDS, Mailbox
+from .mailroom import Arrival, HeldRef, Item, Phase
+from .moves import Parcel
+from .outbox import answer, flush, send_reply
+from .turner import Turner
+
+if TYPE_CHECKING:
+    from .hot_cache import Hot
+    from .serving import Serving
+
+CONTROL: Final = frozenset(
+    ("start", "cancel", "terminate", "pause", "resume", "release", "spawned", "refused")
+)
+AGAIN_SECONDS: Final = (0.1, 5.0)
+"""First and longest pause after something failed that may work later: a read without answer, a full stream."""
+DEFECTS: Final = 3
+"""Failures of Sojourn's own code in a row after which an actor is quarantined: it must not take its partition along (I6)."""
+
+
+class ActorHost:
+    """See the module. Made by a partition for an actor that has something to do; used on the engine's loop only."""
+
+    def __init__(self, serving: Serving, actor: str) -> None:
+        self.actor = actor
+        self.mailbox = Mailbox(serving, actor, self._emptied)
+        self._serving = serving
+        self._turner = Turner(serving, actor, self.mailbox, self.step_ended)
+        self._results: deque[StepDone] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._again = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._flush_pause = AGAIN_SECONDS[0]
+        self._flush_at = 0.0
+        self._move_at = 0.0
+        self._defects = 0
+
+    def __repr__(self) -> str:
+        state = "at work" if self._task is not None else "resting"
+        return f"<ActorHost {self.actor} {state}, {len(self.mailbox)} events, {len(self._results)} results>"
+
+    # ---- what happens to it
+
+    def deliver(self, event: Event, parsed: Arrival, delivery: Delivery) -> None:
+        """An event of this actor arrived."""
+        self.mailbox.deliver(event, parsed, delivery)
+        self.wake()
+
+    def step_ended(self, done: StepDone) -> None:
+        """A local step of this actor ended."""
+        self._results.append(done)
+        self.wake()
+
+    def wake(self) -> None:
+        """Look at everything again."""
+        self._again = True
+        if self._task is None and not self._serving.over:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            self._task = asyncio.create_task(self._run(), name=f"actor {self.actor}")
+
+    def reattached(self) -> None:
+        """Every event that is not acknowledged comes again; the record and the coroutines stay."""
+        self.mailbox.clear()
+        self.wake()
+
+    def drop(self) -> None:
+        """Forget everything, in silence."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+        self.mailbox.clear()
+        self._turner.forget()
+
+    async def wait_rest(self, seconds: float) -> None:
+        """Return when its loop rests, or after that time."""
+        if self._task is not None:
+            await asyncio.wait((self._task,), timeout=seconds)
+
+    def lease_ended(self) -> None:
+        """A runner is gone, or other code is here: look at pending calls and at the pin again."""
+        self._turner.look_again()
+        self.wake()
+
+    @property
+    def busy(self) -> bool:
+        """Whether its loop runs now."""
+        return self._task is not None
+
+    def oldest_waiting(self) -> float | None:
+        """Arrival (local monotonic) of the oldest event that was not decided yet; None when there is none."""
+        return min((item.arrived for item in self.mailbox if item.delivery is not None), default=None)
+
+    # ---- the loop
+
+    async def _run(self) -> None:
+        pause = AGAIN_SECONDS[0]
+        try:
+            while self._again and not self._serving.over:
+                self._again = False
+                try:
+                    while await self._advance():
+                        pause = AGAIN_SECONDS[0]
+                    self._defects = 0
+                except Overtaken:
+                    self._serving.services.meter.count("commit_conflicts")
+                    self._turner.forget()
+                    self._again = True
+                except HigherEpoch as later:
+                    self._serving.lost(f"a record of {self.actor} has epoch {later.epoch}")
+                    return
+                except BrokerClosed:
+                    return
+                except BrokerError as error:
+                    self._serving.services.log.warning("%s: trying again: %s", self.actor, error)
+                    self._again = True
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, AGAIN_SECONDS[1])
+                except Exception as error:
+                    await self._defect(error)
+                    self._again = True
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, AGAIN_SECONDS[1])
+        finally:
+            self._task = None
+            self._rest()
+
+    async def _defect(self, error: Exception) -> None:
+        """Something failed that never should: the actor is held with its last good record, the others go on."""
+        self._serving.services.log.exception("%s: a defect in Sojourn", self.actor)
+        self._turner.forget()
+        self._defects += 1
+        if self._defects >= DEFECTS:
+            self._defects = 0
+            try:
+                await self._turner.quarantine(f"a defect in Sojourn: {type(error).__name__}: {error}")
+            except (Overtaken, HigherEpoch, BrokerError):
+                return
+
+    def _emptied(self) -> None:
+        """The last acknowledgement is confirmed: there may be nothing left to stay for."""
+        if self._task is None:
+            self._rest()
+
+    def _rest(self) -> None:
+        """Nothing to do now: keep what may be needed soon, forget the rest, and wake up for what has a time."""
+        serving = self._serving
+        if serving.over:
+            return
+        self._turner.rest()
+        self.mailbox.park()
+        if not len(self.mailbox) and not self._results and not self._turner.owes_work():
+            if self._timer is not None:
+                self._timer.cancel()
+            serving.retire(self)
+            return
+        now = serving.services.monotonic()
+        moments = [item.not_before for item in self.mailbox if item.not_before > now]
+        moments += [moment for moment in (self._flush_at, self._move_at) if moment]
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if moments:
+            # At least a tenth of a second: what is due now was looked at just now and waits for something else.
+            delay = max(0.1, min(moments) - now)
+            self._timer = asyncio.get_running_loop().call_later(delay, self.wake)
+
+    async def _advance(self) -> bool:
+        """Do one thing. False: there is nothing to do until something happens."""
+        turner, serving = self._turner, self._serving
+        hot = await turner.loaded()
+        if turner.unreadable:
+            return self._move([item for item in self.mailbox if item.phase is Phase.WAITING], at_once=True)
+        if not serving.releasing and await turner.first_things(hot):
+            return True
+        if await self.mailbox.fetch_held(hot.record, serving.services.clock.now()):
+            return True
+        decided = self._decide(hot)
+        consume = decided.first
+        if consume is not None and consume[0].event.kind in CONTROL and not serving.releasing:
+            return await self._consume(hot, *consume)
+        if await self._flush(hot):
+            return True
+        if self._results:
+            await turner.local(hot, self._results[0])
+            self._results.popleft()
+            return True
+        if await turner.go_on(hot):
+            return True
+        if consume is not None and not serving.releasing:
+            return await self._consume(hot, *consume)
+        if await turner.seal(hot):
+            return True
+        if turner.is_clean(hot) and hot.record is not None:
+            serving.services.fault("before_ack", self.actor)
+            self.mailbox.release_consumed(hot.record.envelope.consumed)
+        if decided.refused:
+            return await self._refuse(hot, decided.refused)
+        if serving.releasing:
+            return False
+        held = hot.record is not None and hot.record.envelope.hold is not None
+        return self._move(decided.waiting + (decided.consumed if held else []), at_once=held)
+
+    # ---- events
+
+    def _decide(self, hot: Hot) -> _Decided:
+        """The verdict on every event, in order."""
+        engine, now = self._serving.services.engine, self._serving.services.clock.now()
+        decided = _Decided()
+        for event in engine.order(self.mailbox.events()):
+            item = self.mailbox.get(event.origin)
+            decision = engine.decide(hot.record, event)
+            match decision.verdict:
+                case Verdict.CONSUME:
+                    if decided.first is None:
+                        decided.first = (item, decision)
+                case Verdict.CONSUMED:
+                    decided.consumed.append(item)
+                case Verdict.WAIT if item.homeless:
+                    decided.refused.append((item, Decision(Verdict.DEAD, "mailbox full")))
+                case Verdict.WAIT if self._is_hopeless(hot, event, now):
+                    decided.refused.append((item, Decision(Verdict.DEAD, "no such actor")))
+                case Verdict.WAIT:
+                    decided.waiting.append(item)
+                case _:
+                    decided.refused.append((item, decision))
+        return decided
+
+    def _is_hopeless(self, hot: Hot, event: Event, now: float) -> bool:
+        """Mail for an actor without record is kept for an hour, and no more than the partition's bound (4.3)."""
+        if hot.record is not None:
+            return False
+        serving = self._serving
+        if now - event.time >= UNKNOWN_SECONDS:
+            return True
+        return not event.held and serving.unknown_events >= UNKNOWN_EVENTS
+
+    async def _consume(self, hot: Hot, item: Item, decision: Decision) -> bool:
+        refusal = await self._turner.consume(hot, item, needs_frame=decision.needs_frame)
+        if refusal is not None:
+            return await self._refuse(hot, [(item, refusal)])
+        return True
+
+    async def _refuse(self, hot: Hot, refused: list[tuple[Item, Decision]]) -> bool:
+        """Decided on a leader read: the record in memory has to be the newest one before an event is given up."""
+        if not await self._turner.is_newest(hot):
+            self._turner.forget()
+            return True
+        services = self._serving.services
+        for item, decision in refused:
+            for message in decision.answers:
+                await answer(services, message)
+            await self.mailbox.refuse(item, decision)
+            if decision.reply is not None:
+                await send_reply(services, decision.reply)
+        return True
+
+    async def _flush(self, hot: Hot) -> bool:
+        """Publish what the record's outbox allows; whether that changed anything. What the broker does not take is tried again later."""
+        record, now = hot.record, self._serving.services.monotonic()
+        if record is None or len(hot.flushed) >= len(record.envelope.outbox) or now < self._flush_at:
+            return False
+        before = len(hot.flushed)
+        if await flush(self._serving.services, record, hot.flushed):
+            self._flush_pause, self._flush_at = AGAIN_SECONDS[0], 0.0
+            self._turner.flushed(hot)
+            return True
+        self._flush_at = self._serving.services.monotonic() + self._flush_pause
+        self._flush_pause = min(2 * self._flush_pause, AGAIN_SECONDS[1])
+        return len(hot.flushed) > before
+
+    def _move(self, items: list[Item], *, at_once: bool) -> bool:
+        """Give what is overdue to the mover. False: its end will wake this loop."""
+        now = self._serving.services.monotonic()
+        overdue = tuple(self.mailbox.overdue(items, now, at_once=at_once))
+        loose = [item.arrived for item in items if item.held_seq is None and item.delivery is not None]
+        self._move_at = min(loose) + MOVE_AFTER_SECONDS if loose and not overdue else 0.0
+        if overdue:
+            self._serving.mover.submit(
+                Parcel(self.actor, overdue, self._moved, self._mailbox_full, self.wake)
+            )
+        return False
+
+    def _moved(self, item: Item, ref: HeldRef) -> None:
+        self.mailbox.moved(item, ref)
+        if self._turner.is_unknown():
+            self._serving.remember_unknown(self.actor, item.event.time + UNKNOWN_SECONDS)
+
+    def _mailbox_full(self, item: Item) -> None:
+        self.mailbox.full(item)
+        self.wake()
+
+
+class _Decided:
+    """Verdicts on all events of one pass."""
+
+    __slots__ = ("consumed", "first", "refused", "waiting")
+
+    def __init__(self) -> None:
+        self.first: tuple[Item, Decision] | None = None
+        self.consumed: list[Item] = []
+        self.refused: list[tuple[Item, Decision]] = []
+        self.waiting: list[Item] = []

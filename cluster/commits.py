@@ -1,0 +1,115 @@
+"""Reading and committing records: leader reads, compare-and-swap puts, and what to do when a put's outcome is unknown (PROTOCOL 4.6).
+
+A put that times out may be stored, may not be stored, or may be stored later. The owner reads from the leader until the record shows which:
+its own commit id (stored), the old revision (send the very same bytes again: a late copy of the first put is then refused by its own
+expectation), or another's commit. In the last case nothing in memory about the actor is true any more: `Overtaken`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from sojourn.broker.errors import BrokerError, OutcomeUnknown, Refused, WrongLastSequence
+from sojourn.broker.index_headers import index_headers
+from sojourn.broker.subjects import ActorId
+from sojourn.codecs.errors import RecordError
+from sojourn.codecs.record import Record
+from sojourn.codecs.seal import open_record, seal_record
+
+if TYPE_CHECKING:
+    from .services import PartitionServices
+
+REFUSED_SECONDS: Final = (0.2, 5.0)
+"""First and longest pause when the broker refuses to store a record (a full disk): nothing is lost, the actor waits."""
+
+
+class Overtaken(Exception):
+    """The record holds another's commit. Drop what is hot in silence, and load anew."""
+
+
+class HigherEpoch(Exception):
+    """The record was committed under a higher epoch than ours: leave the partition."""
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__(epoch)
+        self.epoch = epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A record that is stored but cannot be opened here: its seal is broken, its key missing, its version newer."""
+
+    error: RecordError
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A leader read. `revision` is what the next put must expect; 0 with `record` None when nothing was ever stored."""
+
+    record: Record | None
+    revision: int
+    unreadable: Unreadable | None = None
+
+
+async def read_record(services: PartitionServices, actor: str) -> Loaded:
+    """The newest record of an actor, from the leader. Raises `BrokerError`."""
+    stored = await services.frames.read(ActorId(actor))
+    if stored is None:
+        return Loaded(None, 0)
+    if not stored.data:
+        return Loaded(None, stored.revision)  # the marker of an expired record
+    try:
+        record = open_record(
+            stored.data, services.keyring, namespace=services.subjects.namespace, actor=actor
+        )
+    except RecordError as error:
+        return Loaded(None, stored.revision, Unreadable(error))
+    return Loaded(record, stored.revision)
+
+
+async def commit(
+    services: PartitionServices, actor: str, record: Record, expect: int, *, ttl: int | None = None
+) -> int:
+    """Store the record; the new revision. Waits for permission to act before each attempt. Raises `Overtaken`."""
+    data = seal_record(record, services.keyring, namespace=services.subjects.namespace)
+    headers = index_headers(record.index)
+    key = ActorId(actor)
+    pause = REFUSED_SECONDS[0]
+    while True:
+        if not services.may_act():
+            await services.wait_may_act()
+        services.fault("before_commit", actor)
+        try:
+            revision = await services.frames.put(key, data, expect=expect, headers=headers, ttl=ttl)
+        except (WrongLastSequence, OutcomeUnknown):
+            services.meter.count("commit_conflicts")
+            settled = await _settle(services, actor, record.envelope.commit, expect)
+            if settled is None:
+                continue
+            revision = settled
+        except Refused as refusal:
+            services.log.error("the record of %s is not stored, trying again: %s", actor, refusal)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, REFUSED_SECONDS[1])
+            continue
+        services.fault("after_commit", actor)
+        return revision
+
+
+async def _settle(services: PartitionServices, actor: str, commit_id: str, expect: int) -> int | None:
+    """The revision under which our commit is stored, or None when it is not (send again). Raises `Overtaken`."""
+    pause = 0.05
+    while True:
+        try:
+            found = await read_record(services, actor)
+        except BrokerError:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 2.0)
+            continue
+        if found.record is not None and found.record.envelope.commit == commit_id:
+            return found.revision
+        if found.revision == expect:
+            return None
+        raise Overtaken(actor)

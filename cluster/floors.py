@@ -1,0 +1,122 @@
+"""Which stored messages are surely gone: what lets an origin leave an actor's consumed set (PROTOCOL 4.4).
+
+A confirmed acknowledgement proves nothing for ever: after the loss of a stream's leader, confirmed messages came back. What a leader read
+shows as gone did not. One read per second, partition and stream (the first message still stored under the partition's filter: its
+*floor*) answers for all actors; a read by sequence answers for one message above the floor.
+
+A message that is gone may still lie in this client's buffer. `is_gone` is therefore asked for every delivery too, and a message that is
+gone never becomes an event again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from sojourn.broker.errors import BrokerError
+from sojourn.broker.seam import Broker
+from sojourn.codecs.record import Origin
+
+MAX_EXACT: Final = 20_000
+"""Single messages above a floor that are remembered as gone. At the bound, nothing above the floor is pruned for a while."""
+
+
+class Floors:
+    """The floors of one partition's three ingress streams. Used on the engine's loop only."""
+
+    def __init__(
+        self, broker: Broker, streams: Mapping[str, tuple[str, str]], created: Mapping[str, int]
+    ) -> None:
+        """`streams`: short name ("mail", "ctl", "wake") to stream name and the partition's filter. `created`: identity of each."""
+        self._broker = broker
+        self._streams = dict(streams)
+        self._created = dict(created)
+        self._floors = dict.fromkeys(streams, 0)
+        self._seen = dict.fromkeys(streams, 0)
+        self._exact: set[Origin] = set()
+        self._touched: set[str] = set(streams)
+        self._refreshing: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        floors = " ".join(f"{name}={floor}" for name, floor in self._floors.items())
+        return f"<Floors {floors} above={len(self._exact)}>"
+
+    def stream(self, name: str) -> str:
+        """The stream's full name."""
+        return self._streams[name][0]
+
+    def saw(self, origin: Origin) -> None:
+        """A message with this origin was delivered: the stream is at least that long."""
+        if origin.seq > self._seen[origin.stream]:
+            self._seen[origin.stream] = origin.seq
+
+    def is_gone(self, origin: Origin) -> bool:
+        """Whether the message is known to be no longer stored in its stream."""
+        return (
+            origin.created == self._created[origin.stream] and origin.seq < self._floors[origin.stream]
+        ) or origin in self._exact
+
+    def touch(self, stream: str) -> None:
+        """Something was acknowledged: the floor may have risen."""
+        self._touched.add(stream)
+
+    async def refresh(self) -> None:
+        """Read the floors of the streams in which something was acknowledged since the last time. Callers at the same time share."""
+        if self._refreshing is None:
+            self._refreshing = asyncio.create_task(self._refresh())
+            self._refreshing.add_done_callback(self._refreshed)
+        await asyncio.shield(self._refreshing)
+
+    async def stored(self, origin: Origin) -> bool:
+        """Whether the message is stored in its stream now (leader read). Raises as `Broker.read`."""
+        if self.is_gone(origin):
+            return False
+        if origin.created != self._created[origin.stream]:
+            return False
+        if await self._broker.read(self.stream(origin.stream), origin.seq) is not None:
+            return True
+        if len(self._exact) < MAX_EXACT:
+            self._exact.add(origin)
+        return False
+
+    async def storage_went_back(self, origins: Iterable[Origin]) -> str:
+        """Why a stream cannot be the one that these origins were consumed from; empty when it can (I8). Raises as `stream_info`."""
+        highest: dict[str, int] = {}
+        for origin in origins:
+            if origin.created != self._created[origin.stream]:
+                return (
+                    f"an event was consumed from a {origin.stream} stream created at {origin.created}, "
+                    f"the present one was created at {self._created[origin.stream]}"
+                )
+            highest[origin.stream] = max(highest.get(origin.stream, 0), origin.seq)
+        for name, seq in highest.items():
+            if seq > self._seen[name]:
+                self._seen[name] = max(
+                    self._seen[name], (await self._broker.stream_info(self.stream(name))).last_seq
+                )
+            if seq > self._seen[name]:
+                return (
+                    f"event {seq} was consumed from the {name} stream, which now ends at {self._seen[name]}"
+                )
+        return ""
+
+    async def _refresh(self) -> None:
+        touched, self._touched = self._touched, set()
+        for name in touched:
+            stream, subject_filter = self._streams[name]
+            # Sampled before the read: an empty answer then speaks for everything up to here.
+            seen = self._seen[name]
+            try:
+                first = await self._broker.read_next(stream, subject_filter, max(1, self._floors[name]))
+            except BrokerError:
+                self._touched.add(name)
+                continue
+            floor = first.seq if first is not None else seen + 1
+            self._floors[name] = max(self._floors[name], floor)
+        self._exact = {origin for origin in self._exact if not origin.seq < self._floors[origin.stream]}
+
+    def _refreshed(self, task: asyncio.Task[None]) -> None:
+        self._refreshing = None
+        if not task.cancelled():
+            task.exception()

@@ -1,0 +1,287 @@
+"""The events of one actor that are in its owner's memory, and everything that may be done with one short of a commit.
+
+An event leaves by exactly one door: consumed by a commit and acknowledged when the record is clean, moved to HELD, without effect, or dead.
+The last two are decided on a leader read of the record, and a dead letter is written only if the event is still stored *after* that read
+(PROTOCOL 4.3): an older owner may have consumed it in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from sojourn.actors.events import Decision, Event, Verdict
+from sojourn.broker.dead import DeadLettered
+from sojourn.broker.seam import Delivery
+from sojourn.codecs.record import Origin, Record
+
+from .arrivals import Unparsable, held_arrival
+from .mailroom import Arrival, HeldRef, Item, Phase
+
+if TYPE_CHECKING:
+    from .serving import Serving
+
+UNKNOWN_SECONDS: Final = 3600.0
+"""How long mail for an actor that has no record is kept (signal before start)."""
+UNKNOWN_EVENTS: Final = 10_000
+"""Held mails of one partition for actors that have no record; further ones are dead at once."""
+MOVE_AFTER_SECONDS: Final = 10.0
+MOVE_OVER: Final = 64
+"""Mail waits in memory at most this long, and at most this many per actor (4.2)."""
+FULL_SECONDS: Final = 30.0
+"""How long an event that the dead letters have no room for waits until it is tried again."""
+FETCH: Final = 8
+"""Held mails of one channel that are read at a time."""
+SWEEP: Final = 64
+"""Held events of an ended or unknown actor that are read at a time."""
+
+
+class Mailbox:
+    """Items of one actor by origin. Used by its host only, on the engine's loop."""
+
+    def __init__(self, serving: Serving, actor: str, emptied: Callable[[], None]) -> None:
+        """`emptied`: called when the last item has left."""
+        self._serving = serving
+        self._actor = actor
+        self._emptied = emptied
+        self._items: dict[Origin, Item] = {}
+
+    def __repr__(self) -> str:
+        return f"<Mailbox of {self._actor}: {len(self._items)} loaded, {len(self.refs())} held>"
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Item]:
+        return iter(tuple(self._items.values()))
+
+    def refs(self) -> Mapping[Origin, HeldRef]:
+        """What lies in HELD for this actor."""
+        return self._serving.held.of(self._actor)
+
+    # ---- in
+
+    def deliver(self, event: Event, parsed: Arrival, delivery: Delivery) -> None:
+        """An event came, or came again: a second copy only renews what must be acknowledged."""
+        item = self._items.get(event.origin)
+        if item is None:
+            now = self._serving.services.monotonic()
+            item = self._items[event.origin] = Item(event, parsed, delivery.message, now)
+            ref = self._serving.held.of(self._actor).get(event.origin)
+            item.held_seq = ref.seq if ref is not None else None
+        if item.delivery is None:
+            self._serving.unacknowledged += 1
+        item.delivery = delivery
+        if item.held_seq is not None and item.phase is Phase.WAITING:
+            self._acknowledge(item)  # it was moved; only its source's acknowledgement was missing
+
+    def get(self, origin: Origin) -> Item:
+        """The item of a loaded event."""
+        return self._items[origin]
+
+    def events(self) -> list[Event]:
+        """Events to be decided on. While a move is unsettled no mail is among them (4.2)."""
+        now = self._serving.services.monotonic()
+        moving = any(item.phase is Phase.MOVING for item in self._items.values())
+        return [
+            item.event
+            for item in self._items.values()
+            if item.phase is Phase.WAITING
+            and not (moving and item.event.kind == "mail")
+            and item.not_before <= now
+        ]
+
+    def has(self, origin: Origin) -> bool:
+        """Whether a copy of the event is known to be stored: in hand, or in HELD."""
+        item = self._items.get(origin)
+        return (item is not None and item.delivery is not None) or self._serving.held.has(self._actor, origin)
+
+    async def fetch_held(self, record: Record | None, now: float) -> bool:
+        """Read the held events that could be used now, each from the leader; whether any was added. Raises `BrokerError`.
+
+        Reading them after the record is the second look that the load asks for: another owner may have deleted them meanwhile.
+        """
+        refs = self._serving.held.of(self._actor)
+        if not refs:
+            return False
+        wanted = [origin for origin in _wanted(refs, record, now) if origin not in self._items]
+        if not wanted:
+            return False
+        found = await asyncio.gather(*(self._fetch(origin, refs[origin]) for origin in wanted))
+        return any(found)
+
+    async def _fetch(self, origin: Origin, ref: HeldRef) -> bool:
+        services = self._serving.services
+        held = await services.held.event(ref.seq)
+        if held is None:
+            self._serving.held.remove(self._actor, origin)
+            return False
+        if origin in self._items:
+            return False
+        found = held_arrival(held, services)
+        if isinstance(found, Unparsable):
+            return False  # it was parsed when it was delivered; a newer Sojourn wrote it, and will read it
+        event, parsed, stored = found
+        self._items[origin] = Item(event, parsed, stored, services.monotonic(), held_seq=ref.seq)
+        return True
+
+    # ---- out: consumed
+
+    def release_consumed(self, consumed: Iterable[Origin]) -> bool:
+        """The record is clean: acknowledge what it consumed, wherever its copies are. Whether there was anything to do."""
+        refs = self._serving.held.of(self._actor)
+        found = False
+        for origin in consumed:
+            item = self._items.get(origin)
+            if item is not None:
+                if item.phase is Phase.WAITING:
+                    self.settle(item)
+                    found = True
+            elif origin in refs:
+                self._delete_held(origin, refs[origin].seq)
+                found = True
+        return found
+
+    def drop_gone(self, gone: Iterable[Origin]) -> None:
+        """Nothing of these events is stored any more: nothing of them stays in memory either (4.4)."""
+        for origin in gone:
+            self._remove(origin)
+
+    def settle(self, item: Item) -> None:
+        """The event is decided for good: delete every copy of it."""
+        item.phase = Phase.SETTLING
+        if item.delivery is not None:
+            self._acknowledge(item)
+        elif item.held_seq is not None:
+            self._delete_held(item.origin, item.held_seq)
+        else:
+            self._remove(item.origin)
+
+    def _acknowledge(self, item: Item) -> None:
+        delivery = item.delivery
+        if delivery is None:
+            return
+
+        def confirmed() -> None:
+            if self._items.get(item.origin) is not item or item.delivery is not delivery:
+                return
+            self._serving.floors.touch(item.origin.stream)
+            self._let_go(item)
+            if item.phase is Phase.SETTLING and item.held_seq is not None:
+                self._delete_held(item.origin, item.held_seq)
+            else:
+                self._remove(item.origin)
+            self._serving.services.fault("after_ack", self._actor)
+
+        self._serving.acks.acknowledge(delivery, confirmed)
+
+    def _delete_held(self, origin: Origin, seq: int) -> None:
+        def confirmed() -> None:
+            self._serving.held.remove(self._actor, origin)
+            self._remove(origin)
+
+        self._serving.acks.delete(seq, confirmed)
+
+    def _let_go(self, item: Item) -> None:
+        if item.delivery is not None:
+            item.delivery = None
+            self._serving.unacknowledged -= 1
+
+    def _remove(self, origin: Origin) -> None:
+        item = self._items.pop(origin, None)
+        if item is not None:
+            self._let_go(item)
+            if not self._items:
+                self._emptied()
+
+    # ---- out: no effect, dead
+
+    async def refuse(self, item: Item, decision: Decision) -> None:
+        """End an event that changes nothing, after a leader read of the record agreed. Raises `BrokerError`."""
+        if self._items.get(item.origin) is not item:
+            return  # a new attach brings it again
+        if decision.verdict is Verdict.DEAD and not await self._bury(item, decision.reason):
+            return
+        if decision.verdict is Verdict.NO_EFFECT:
+            self._serving.services.meter.count("events_without_effect", kind=item.event.kind)
+        if self._items.get(item.origin) is item:
+            self.settle(item)
+
+    async def _bury(self, item: Item, reason: str) -> bool:
+        """Write the dead letter; False when the event is not stored any more, or has to stay where it is."""
+        services = self._serving.services
+        held = item.held_seq is not None and await services.held.stored(item.held_seq)
+        if not held and not await self._serving.floors.stored(item.origin):
+            self._serving.held.remove(self._actor, item.origin)
+            self._remove(item.origin)
+            return False
+        label, _, detail = reason.partition(": ")
+        written = await services.dead.write(item.origin, item.stored, label, detail, time=item.event.time)
+        if written is DeadLettered.FULL:
+            item.not_before = services.monotonic() + FULL_SECONDS
+            return False
+        services.meter.count("dead_letters", reason=label)
+        services.fault("dead_stored", self._actor)
+        return True
+
+    # ---- out: moved
+
+    def overdue(self, waiting: list[Item], now: float, *, at_once: bool) -> list[Item]:
+        """Which of the waiting items have to move to HELD: all of them, in order of origin per channel, or none."""
+        loose = [item for item in waiting if item.held_seq is None and item.delivery is not None]
+        if not loose:
+            return []
+        oldest = min(item.arrived for item in loose)
+        if (
+            at_once
+            or now - oldest >= MOVE_AFTER_SECONDS
+            or (len(loose) > MOVE_OVER and self._serving.crowded())
+        ):
+            return sorted(loose, key=lambda item: item.origin)
+        return loose[:0]
+
+    def moved(self, item: Item, ref: HeldRef) -> None:
+        """The mover stored the event: acknowledge its source."""
+        self._serving.held.add(self._actor, item.origin, ref)
+        if self._items.get(item.origin) is item:
+            item.held_seq = ref.seq
+            item.phase = Phase.WAITING
+            self._acknowledge(item)
+
+    def full(self, item: Item) -> None:
+        """HELD has no room for this event: it is decided again, and dead."""
+        if self._items.get(item.origin) is item:
+            item.phase = Phase.WAITING
+            item.homeless = True
+
+    # ---- all at once
+
+    def park(self) -> None:
+        """Forget the payloads of what is in HELD only; the index keeps where it is."""
+        for origin, item in tuple(self._items.items()):
+            if item.delivery is None and item.held_seq is not None and item.phase is Phase.WAITING:
+                del self._items[origin]
+
+    def clear(self) -> None:
+        """A new attach brings everything again: forget it all."""
+        for origin in tuple(self._items):
+            self._remove(origin)
+
+
+def _wanted(refs: Mapping[Origin, HeldRef], record: Record | None, now: float) -> list[Origin]:
+    """The held events that the actor's record could use now."""
+    if record is None:
+        due = (o for o, ref in refs.items() if not ref.is_mail or now - ref.time >= UNKNOWN_SECONDS)
+        return heapq.nsmallest(SWEEP, due)
+    left = {o: ref for o, ref in refs.items() if o not in record.envelope.consumed}
+    if record.index.status.ended:
+        return heapq.nsmallest(SWEEP, left)
+    if record.envelope.hold is not None:
+        return [o for o, ref in left.items() if ref.kind == "ctl"]
+    wanted = [o for o, ref in left.items() if not ref.is_mail]
+    for channel in {name for w in record.envelope.waits if w.kind == "receive" for name in w.channels}:
+        mail = (o for o, ref in left.items() if ref.is_mail and ref.name == channel)
+        wanted += heapq.nsmallest(FETCH, mail)
+    return wanted

@@ -1,0 +1,122 @@
+"""Events of a partition in its owner's memory: what was delivered and not acknowledged, and what lies in HELD.
+
+One event has one identity, its origin, whatever copies of it exist. An `Item` is an event that is loaded: its source may be in hand
+(a delivery that waits for its acknowledgement), or a copy in HELD, or both for a moment while it moves. A `HeldRef` is all that is kept for
+an event in HELD whose actor is not at work: about 200 bytes, without the payload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from sojourn.actors.events import Event
+from sojourn.broker.seam import Delivery, Stored
+from sojourn.broker.subjects import Ctl, Done, Mail, Send, Wake
+from sojourn.codecs.record import Origin
+
+Arrival: TypeAlias = Mail | Ctl | Done | Send | Wake
+
+
+class Phase(Enum):
+    """Where an item stands."""
+
+    WAITING = "waiting"
+    """Not consumed, or consumed by a commit whose record is not clean yet."""
+    MOVING = "moving"
+    """Given to the mover; whether it is in HELD is not known. Its actor consumes no mail meanwhile."""
+    SETTLING = "settling"
+    """Decided for good; acknowledgement or deletion is under way."""
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """One event with the copies of it that this owner knows."""
+
+    event: Event
+    parsed: Arrival
+    """What its subject said."""
+    stored: Stored
+    """The message as read or delivered, for moves and dead letters."""
+    arrived: float
+    """Local monotonic seconds."""
+    delivery: Delivery | None = None
+    held_seq: int | None = None
+    phase: Phase = Phase.WAITING
+    homeless: bool = False
+    """HELD refused it as full."""
+    not_before: float = 0.0
+    """Local monotonic seconds before which it is not decided on again."""
+
+    @property
+    def origin(self) -> Origin:
+        """The event's identity."""
+        return self.event.origin
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRef:
+    """An event in HELD."""
+
+    seq: int
+    kind: str
+    """"mail", "send", "ctl", "done", or the kind of a wake-up."""
+    name: str
+    """Channel, verb or operation."""
+    time: float
+    """When the event was first stored (broker time)."""
+
+    @property
+    def is_mail(self) -> bool:
+        """Whether a workflow receives it, from outside or from another actor."""
+        return self.kind in ("mail", "send")
+
+
+class HeldIndex:
+    """Every event in HELD of one partition, by actor and origin."""
+
+    def __init__(self) -> None:
+        self._actors: dict[str, dict[Origin, HeldRef]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __repr__(self) -> str:
+        return f"<HeldIndex {self._count} events of {len(self._actors)} actors>"
+
+    def actors(self) -> Iterator[str]:
+        """Actors that have held events."""
+        return iter(tuple(self._actors))
+
+    def of(self, actor: str) -> Mapping[Origin, HeldRef]:
+        """The held events of one actor."""
+        return self._actors.get(actor, {})
+
+    def has(self, actor: str, origin: Origin) -> bool:
+        """Whether a held copy of this event exists."""
+        return origin in self._actors.get(actor, ())
+
+    def add(self, actor: str, origin: Origin, ref: HeldRef) -> None:
+        """An event is in HELD."""
+        refs = self._actors.setdefault(actor, {})
+        if origin not in refs:
+            self._count += 1
+        refs[origin] = ref
+
+    def remove(self, actor: str, origin: Origin) -> None:
+        """Its held copy is gone. Nothing happens when none was known."""
+        refs = self._actors.get(actor)
+        if refs is not None and refs.pop(origin, None) is not None:
+            self._count -= 1
+            if not refs:
+                del self._actors[actor]
+
+    def replace(self, listed: Iterable[tuple[str, Origin, HeldRef]]) -> None:
+        """Start again from a list of the stream."""
+        self._actors.clear()
+        self._count = 0
+        for actor, origin, ref in listed:
+            self.add(actor, origin, ref)

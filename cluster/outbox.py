@@ -1,0 +1,88 @@
+"""Flushing: the effects that a committed record allows, published in operation order per target (PROTOCOL 4.7).
+
+Each entry is acknowledged before the next to the same target is sent, so a receiver that keeps the highest operation of a sender never
+drops one. Different targets do not wait for each other. An entry of unknown outcome is sent again; what the receiver gets twice it tells
+apart by the operation number, a timer that is armed twice is one schedule.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+import orjson
+from sojourn.actors.events import Message, Reply
+from sojourn.actors.wire import LIFE, message_publish, outbox_publish
+from sojourn.broker.errors import BrokerError, Refused
+from sojourn.codecs.record import OutboxEntry, Record
+
+if TYPE_CHECKING:
+    from .services import PartitionServices
+
+_SCHEDULES: Final = frozenset(("arm", "disarm"))
+
+
+async def flush(services: PartitionServices, record: Record, flushed: set[int]) -> bool:
+    """Publish what is not in `flushed`, adding each number once it is acknowledged. False: something is left for a later attempt."""
+    by_target: dict[str, list[OutboxEntry]] = {}
+    for entry in record.envelope.outbox:
+        if entry.n not in flushed:
+            by_target.setdefault(entry.target, []).append(entry)
+    if not by_target:
+        return True
+    services.fault("before_flush", record.index.actor)
+    lines = [_flush_target(services, record, entries, flushed) for entries in by_target.values()]
+    results = [await lines[0]] if len(lines) == 1 else await asyncio.gather(*lines)
+    if all(results):
+        services.fault("after_flush", record.index.actor)
+        return True
+    return False
+
+
+async def _flush_target(
+    services: PartitionServices, record: Record, entries: Iterable[OutboxEntry], flushed: set[int]
+) -> bool:
+    for entry in entries:
+        if not services.may_act():
+            return False
+        try:
+            in_time = await _flush_entry(services, record, entry)
+        except Refused as refusal:
+            services.meter.count("flush_refused", kind=entry.kind)
+            services.log.warning(
+                "%s: %s to %s is not taken yet: %s", record.index.actor, entry.kind, entry.target, refusal
+            )
+            return False
+        except BrokerError:
+            return False
+        if not in_time:
+            return False
+        flushed.add(entry.n)
+        services.fault("between_flushes", record.index.actor)
+    return True
+
+
+async def _flush_entry(services: PartitionServices, record: Record, entry: OutboxEntry) -> bool:
+    """Publish one entry; False when it was stored so late that its receiver may take it for given up."""
+    now = services.clock.now()
+    message = outbox_publish(
+        entry, record.index, subjects=services.subjects, keyring=services.keyring, now=now
+    )
+    await services.broker.publish(message)
+    return entry.kind in _SCHEDULES or services.clock.now() <= now + LIFE
+
+
+async def answer(services: PartitionServices, message: Message) -> None:
+    """Publish an answer to an event that changes no record, before the event is acknowledged. Raises `BrokerError`."""
+    await services.broker.publish(
+        message_publish(message, subjects=services.subjects, now=services.clock.now())
+    )
+
+
+async def send_reply(services: PartitionServices, reply: Reply) -> None:
+    """Answer whoever asked, at best effort: one that is lost is asked for again."""
+    try:
+        await services.broker.send(reply.inbox, orjson.dumps(dict(reply.body), default=str))
+    except BrokerError as error:
+        services.log.info("a reply to %s was not sent: %s", reply.inbox, error)

@@ -1,0 +1,318 @@
+"""One partition while this node owns it (PROTOCOL 3, 4): deliveries become events of actors, actors work, the rest is bookkeeping.
+
+Membership attaches, and tells this class; this class tells membership with `on_lost` that something does not fit an owner: an
+acknowledgement was refused, a newer fence or a record of a higher epoch was met, the pull broke off. Whether the partition is still ours is then
+membership's question; it attaches anew or drops.
+
+Memory: an actor has a `ActorHost` while one of its events is in memory or one of its steps runs; an event in HELD has a reference. Nothing
+else is kept for an actor, hot or parked, in this file's reach.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from sojourn.broker.dead import DeadLettered
+from sojourn.broker.errors import BrokerClosed, BrokerError
+from sojourn.broker.seam import Delivery, Pull
+from sojourn.broker.subjects import ActorId
+from sojourn.codecs.record import Origin
+
+from .acks import Acknowledger
+from .actor_host import ActorHost
+from .arrivals import Unparsable, arrival
+from .floors import Floors
+from .mailbox import UNKNOWN_SECONDS, Mailbox
+from .mailroom import HeldRef
+from .moves import Mover
+from .queries import Queries
+from .serving import COUNTED_AFTER_TAKEOVER, Serving
+
+if TYPE_CHECKING:
+    from sojourn.broker.held import HeldEvent
+
+    from .services import PartitionServices
+
+TICK_SECONDS: Final = 1.0
+LOOKS: Final = 200
+"""Actors with held events that are loaded at a time after an attach, and when other code is here."""
+LOOK_SECONDS: Final = 5.0
+"""How long one actor's loop may keep the next ones from being looked at."""
+SETTLE_SECONDS: Final = 0.02
+"""Between two looks of a release at whether all is settled."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatistics:
+    """A snapshot for metrics and placement."""
+
+    partition: int
+    epoch: int
+    hot: int
+    """Actors of this partition in the hot cache."""
+    hosts: int
+    """Actors with something in memory to do."""
+    waiting: int
+    held: int
+    unacknowledged: int
+    running_steps: int
+    oldest_runnable: float
+    unknown: int
+    """Actors without a record that have held mail."""
+
+
+class Partition:
+    """See the module. Used on the engine's loop only."""
+
+    def __init__(
+        self, p: int, epoch: int, services: PartitionServices, *, on_lost: Callable[[str], None]
+    ) -> None:
+        """`on_lost(reason)` may be called more than once."""
+        self._services = services
+        self._on_lost = on_lost
+        self._hosts: dict[str, ActorHost] = {}
+        self._pulls: list[Pull] = []
+        self._generation = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        subjects = services.subjects
+        acks = Acknowledger(services.broker, subjects.held_stream, self._lost)
+        self._serving = Serving(p, epoch, services, self._new_floors(p), acks, self._lost, self._retire)
+        self._serving.mover = Mover(self._serving)
+        self._queries = Queries(self._serving, self._mailbox_of)
+
+    def __repr__(self) -> str:
+        serving = self._serving
+        return (
+            f"<Partition {serving.p} epoch={serving.epoch} hosts={len(self._hosts)} held={len(serving.held)}>"
+        )
+
+    # ---- membership's side
+
+    async def start(
+        self, held: Sequence[HeldEvent], consumers: Mapping[str, str], *, taken_over: bool = False
+    ) -> None:
+        """Attached: take up the actors that have held events, then begin to pull. See `services.ServedPartition`."""
+        serving = self._serving
+        serving.counted = COUNTED_AFTER_TAKEOVER if taken_over else 0
+        serving.held.replace(_reference(event) for event in held)
+        self._spawn(self._tick())
+        await self._queries.start()
+        await self._serve(consumers)
+
+    async def reattached(self, epoch: int, held: Sequence[HeldEvent], consumers: Mapping[str, str]) -> None:
+        """The same owner attached anew: everything that is not acknowledged comes again."""
+        serving = self._serving
+        await self._stop_pulls()
+        serving.acks.forget()
+        serving.mover.forget()
+        serving.mover = Mover(serving)
+        serving.floors = self._new_floors(serving.p)
+        serving.epoch = epoch
+        serving.held.replace(_reference(event) for event in held)
+        for host in tuple(self._hosts.values()):
+            host.reattached()
+        serving.unacknowledged = 0
+        await self._serve(consumers)
+
+    async def release(self, deadline: float) -> None:
+        """Planned move: see `services.ServedPartition`."""
+        serving, services = self._serving, self._services
+        serving.releasing = True
+        await self._stop_pulls()
+        while services.monotonic() < deadline and not self._settled():
+            await asyncio.sleep(SETTLE_SECONDS)
+        self.drop()
+
+    async def wait_steps_finished(self) -> None:
+        """Return when no step of this partition runs here and every outcome owed to `done` is stored."""
+        await self._services.steps.wait_finished(self._serving.p)
+
+    def drop(self) -> None:
+        """Forget everything, in silence. Twice is fine."""
+        serving, services = self._serving, self._services
+        if serving.over:
+            return
+        serving.over = True
+        self._generation += 1
+        services.steps.disown(serving.p)
+        serving.acks.forget()
+        serving.mover.forget()
+        for task in self._tasks:
+            task.cancel()
+        pulls, self._pulls = self._pulls, []
+        for pull in pulls:
+            self._spawn(pull.stop())
+        self._spawn(self._queries.stop())
+        for host in tuple(self._hosts.values()):
+            host.drop()
+        self._hosts.clear()
+        for actor in services.hot_cache:
+            if services.subjects.partition_of(ActorId(actor)) == serving.p:
+                services.hot_cache.drop(actor)
+
+    def lease_ended(self, runner: str) -> None:
+        """The lease is over for certain: calls that name it may be taken over."""
+        for host in tuple(self._hosts.values()):
+            host.lease_ended()
+
+    def look_again(self) -> None:
+        """Other code is here, or a deployment registered: look at every actor that is held again, some at a time (I11)."""
+        self._spawn(self._look_at(tuple(self._serving.held.actors())))
+
+    def statistics(self) -> PartitionStatistics:
+        """A frozen snapshot."""
+        serving, services = self._serving, self._services
+        oldest = [at for host in self._hosts.values() if (at := host.oldest_waiting()) is not None]
+        return PartitionStatistics(
+            partition=serving.p,
+            epoch=serving.epoch,
+            hot=sum(
+                services.subjects.partition_of(ActorId(actor)) == serving.p for actor in services.hot_cache
+            ),
+            hosts=len(self._hosts),
+            waiting=sum(len(host.mailbox) for host in self._hosts.values()),
+            held=len(serving.held),
+            unacknowledged=serving.unacknowledged,
+            running_steps=services.steps.count(serving.p),
+            oldest_runnable=services.monotonic() - min(oldest) if oldest else 0.0,
+            unknown=len(serving.unknown),
+        )
+
+    # ---- deliveries
+
+    async def _serve(self, consumers: Mapping[str, str]) -> None:
+        """Take up actors with held events before any newer mail of theirs (PROTOCOL 3), then pull."""
+        self._generation += 1
+        generation = self._generation
+        # Newer mail cannot overtake what is held: every pass of an actor's loop looks at the index of HELD first.
+        self.look_again()
+        for short, consumer in consumers.items():
+            stream = self._serving.floors.stream(short)
+            pull = await self._services.broker.pull(
+                stream,
+                consumer,
+                self._receiver(short, generation),
+                lambda reason: self._lost(f"the pull broke off: {reason}"),
+            )
+            self._pulls.append(pull)
+
+    def _receiver(self, short: str, generation: int) -> Callable[[Delivery], None]:
+        created = self._services.stream_created[short]
+
+        def receive(delivery: Delivery) -> None:
+            if generation == self._generation and not self._serving.over:
+                # One of the three names, by construction of `consumers`.
+                origin = Origin(short, created, delivery.message.seq)  # type: ignore[arg-type]
+                self._receive(origin, delivery)
+
+        return receive
+
+    def _receive(self, origin: Origin, delivery: Delivery) -> None:
+        floors = self._serving.floors
+        floors.saw(origin)
+        if floors.is_gone(origin):
+            return  # it was in the buffer; what is gone never becomes an event again (4.4)
+        found = arrival(delivery.message, origin, self._services)
+        if isinstance(found, Unparsable):
+            self._spawn(self._bury(origin, delivery, found.reason))
+            return
+        event, parsed = found
+        self._services.meter.count("events", kind=event.kind)
+        self._host(event.actor).deliver(event, parsed, delivery)
+
+    async def _bury(self, origin: Origin, delivery: Delivery, reason: str) -> None:
+        """What is no event at all goes to the dead letters by its sequence."""
+        label, _, detail = reason.partition(": ")
+        while not self._serving.over:
+            try:
+                written = await self._services.dead.write(origin, delivery.message, label, detail)
+            except BrokerClosed:
+                return
+            except BrokerError:
+                written = DeadLettered.FULL
+            if written is not DeadLettered.FULL:
+                self._services.meter.count("dead_letters", reason="malformed")
+                self._serving.acks.acknowledge(delivery, lambda: self._serving.floors.touch(origin.stream))
+                return
+            await asyncio.sleep(TICK_SECONDS)
+
+    def _host(self, actor: str) -> ActorHost:
+        host = self._hosts.get(actor)
+        if host is None:
+            host = self._hosts[actor] = ActorHost(self._serving, actor)
+        return host
+
+    def _mailbox_of(self, actor: str) -> Mailbox | None:
+        host = self._hosts.get(actor)
+        return host.mailbox if host is not None else None
+
+    def _retire(self, host: ActorHost) -> None:
+        if self._hosts.get(host.actor) is host:
+            del self._hosts[host.actor]
+
+    # ---- bookkeeping
+
+    async def _look_at(self, actors: Sequence[str]) -> None:
+        """Load these actors, some at a time."""
+        for start in range(0, len(actors), LOOKS):
+            part = [self._host(actor) for actor in actors[start : start + LOOKS]]
+            for host in part:
+                host.lease_ended()
+            for host in part:
+                await host.wait_rest(LOOK_SECONDS)
+
+    async def _tick(self) -> None:
+        """About once a second: floors, idle hot actors, mail for nobody that has expired."""
+        serving, services = self._serving, self._services
+        while not serving.over:
+            await asyncio.sleep(TICK_SECONDS)
+            await serving.floors.refresh()
+            evicted = services.hot_cache.evict_idle(services.monotonic())
+            if evicted:
+                services.meter.count("evicted", evicted)
+            now = services.clock.now()
+            for actor in [actor for actor, expires in serving.unknown.items() if expires <= now]:
+                serving.unknown.pop(actor)
+                if serving.held.of(actor):
+                    serving.unknown[actor] = now + UNKNOWN_SECONDS
+                    self._host(actor).wake()
+            serving.unknown_events = sum(len(serving.held.of(actor)) for actor in serving.unknown)
+
+    def _settled(self) -> bool:
+        serving = self._serving
+        return (
+            not any(host.busy for host in self._hosts.values())
+            and serving.mover.idle
+            and not serving.acks.pending
+        )
+
+    async def _stop_pulls(self) -> None:
+        self._generation += 1
+        pulls, self._pulls = self._pulls, []
+        for pull in pulls:
+            await pull.stop()
+
+    def _lost(self, reason: str) -> None:
+        if not self._serving.over:
+            self._on_lost(reason)
+
+    def _new_floors(self, p: int) -> Floors:
+        subjects = self._services.subjects
+        streams = {
+            "mail": (subjects.mail_stream, subjects.in_filter(p)),
+            "ctl": (subjects.ctl_stream, subjects.in_filter(p)),
+            "wake": (subjects.wake_stream, subjects.wake_filter(p)),
+        }
+        return Floors(self._services.broker, streams, self._services.stream_created)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _reference(event: HeldEvent) -> tuple[str, Origin, HeldRef]:
+    return event.actor, event.origin, HeldRef(event.seq, event.kind, event.name, event.time)

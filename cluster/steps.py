@@ -1,0 +1,188 @@
+"""Local steps that this life of the node runs, and who is told when one ends.
+
+A step belongs to the actor that called it, and its end is told to that actor's host. When the partition moves, or is lost, the step runs
+on (PROTOCOL 3): what it did is done, so its outcome is published to `done`, sealed, and the new owner consumes it like any event. A call
+whose runner lives is not started by anyone else, and this node asks its own memory before it starts a call of its own again: a step that
+runs is adopted, one whose outcome is on its way through `done` is not repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from sojourn.actors.current import CurrentActor
+from sojourn.actors.events import StepDone
+from sojourn.actors.outcomes import of_exception
+from sojourn.actors.wire import done_publish
+from sojourn.broker.errors import BrokerClosed, BrokerError
+from sojourn.codecs.record import PendingCall
+
+if TYPE_CHECKING:
+    from .services import PartitionServices
+
+MAX_PUBLISHED: Final = 10_000
+"""Operations remembered whose outcome this node published to `done`."""
+AGAIN_SECONDS: Final = (0.2, 5.0)
+
+Listener = Callable[[StepDone], None]
+
+
+@dataclass(slots=True, eq=False)
+class RunningCall:
+    """One attempt that runs here, or waits for its backoff to pass."""
+
+    key: str
+    p: int
+    actor: CurrentActor
+    call: PendingCall
+    listener: Listener | None
+    """None: the partition is elsewhere, the outcome goes to `done`."""
+    wanted: bool = True
+    """False: nobody waits for the outcome at all."""
+    task: asyncio.Task[None] | None = None
+
+
+class LocalSteps:
+    """Running local steps by operation id. One per life of a node; used on the engine's loop only."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, RunningCall] = {}
+        self._actors: Counter[str] = Counter()
+        self._published: OrderedDict[str, int] = OrderedDict()
+        self._publishing: dict[int, int] = {}
+        self._changed = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<LocalSteps running={len(self._running)}>"
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def count(self, p: int) -> int:
+        """Steps of a partition that run here, outcomes being published included."""
+        return sum(run.p == p for run in self._running.values()) + self._publishing.get(p, 0)
+
+    def runs(self, actor: str) -> bool:
+        """Whether a step of this actor runs here."""
+        return actor in self._actors
+
+    def start(
+        self,
+        services: PartitionServices,
+        p: int,
+        actor: CurrentActor,
+        call: PendingCall,
+        listener: Listener,
+        *,
+        delay: float = 0.0,
+    ) -> None:
+        """Run one attempt after `delay` seconds. The call is committed and names this node as its runner."""
+        key = operation_key(actor.id, actor.run, call.op)
+        run = RunningCall(key, p, actor, call, listener)
+        self._running[key] = run
+        self._actors[actor.id] += 1
+        run.task = asyncio.create_task(self._run(services, run, delay), name=f"step {key}")
+
+    def adopt(self, key: str, attempt: int, listener: Listener) -> bool:
+        """Tell `listener` of the end of a call that runs here already. True also when its outcome is on its way through `done`."""
+        run = self._running.get(key)
+        if run is not None and run.call.attempt >= attempt:
+            run.listener = listener
+            return True
+        return self._published.get(key, 0) >= attempt
+
+    def cancel(self, services: PartitionServices, key: str) -> None:
+        """Nobody waits for this call any more: tell the step, and forget its outcome."""
+        run = self._running.get(key)
+        if run is None:
+            return
+        run.wanted = False
+        services.step_runner.cancel(key)
+        if run.task is not None:
+            run.task.cancel()
+
+    def disown(self, p: int) -> int:
+        """The partition is elsewhere: outcomes of its steps go to `done` from now on. How many run."""
+        running = [run for run in self._running.values() if run.p == p]
+        for run in running:
+            run.listener = None
+        return len(running)
+
+    async def wait_finished(self, p: int) -> None:
+        """Return when no step of the partition runs here and every outcome owed to `done` is stored."""
+        while self.count(p):
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def _run(self, services: PartitionServices, run: RunningCall, delay: float) -> None:
+        try:
+            if delay > 0:
+                await asyncio.sleep(delay)
+            if run.listener is not None and not services.may_act():
+                await services.wait_may_act()
+            while services.alone.blocks(run.actor.id):
+                await services.alone.wait_free()
+            services.alone.step_started()
+            try:
+                services.fault("in_step", run.actor.id)
+                done = await services.step_runner.run(run.call, run.actor)
+            except Exception as error:
+                services.log.exception("%s: a defect in running its step", run.key)
+                done = StepDone(run.call.op, run.call.attempt, of_exception(error))
+            finally:
+                services.alone.step_ended()
+        finally:
+            if self._running.get(run.key) is run:
+                del self._running[run.key]
+            self._actors[run.actor.id] -= 1
+            if not self._actors[run.actor.id]:
+                del self._actors[run.actor.id]
+            self._changed.set()
+        if not run.wanted:
+            return
+        if run.listener is not None:
+            run.listener(done)
+        else:
+            await self._publish(services, run, done)
+
+    async def _publish(self, services: PartitionServices, run: RunningCall, done: StepDone) -> None:
+        """Store the outcome for whoever owns the actor now. Goes on until it is stored, or this process ends."""
+        services.fault("orphan_outcome", run.actor.id)
+        message = done_publish(
+            run.actor.id,
+            run.actor.run,
+            done.op,
+            done.attempt,
+            done.outcome,
+            retryable=done.retryable,
+            subjects=services.subjects,
+            keyring=services.keyring,
+        )
+        self._publishing[run.p] = self._publishing.get(run.p, 0) + 1
+        pause = AGAIN_SECONDS[0]
+        try:
+            while True:
+                try:
+                    await services.broker.publish(message)
+                    break
+                except BrokerClosed:
+                    return
+                except BrokerError as error:
+                    services.log.warning("the outcome of %s is not stored yet: %s", run.key, error)
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, AGAIN_SECONDS[1])
+            self._published[run.key] = done.attempt
+            while len(self._published) > MAX_PUBLISHED:
+                self._published.popitem(last=False)
+        finally:
+            self._publishing[run.p] -= 1
+            self._changed.set()
+
+
+def operation_key(actor: str, run: str, op: int) -> str:
+    """The operation id, "<actor>/<run>/<n>"."""
+    return f"{actor}/{run}/{op}"

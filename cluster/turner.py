@@ -1,0 +1,449 @@
+"""Turns of one actor: load its record, let the engine decide the next one, commit it, carry out its effects.
+
+What is hot is true until a commit shows otherwise. It is dropped, in silence, when a commit turns out to be another's, and read again from
+the leader when something is to be decided without a commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from sojourn.actors.branches import Branches
+from sojourn.actors.current import CurrentActor
+from sojourn.actors.engine import EventRefused
+from sojourn.actors.events import (
+    CancelStep,
+    Decision,
+    Event,
+    Facts,
+    LocalEvent,
+    Reply,
+    RunStep,
+    StepDone,
+    Turn,
+    Verdict,
+)
+from sojourn.codecs.errors import PinNotSatisfied
+from sojourn.codecs.record import Origin, Record
+
+from .commits import HigherEpoch, commit, read_record
+from .hot_cache import Hot
+from .mailbox import Mailbox
+from .mailroom import Item
+from .outbox import send_reply
+from .pace import Pace
+from .steps import operation_key
+
+if TYPE_CHECKING:
+    from .serving import Serving
+
+ALONE_AT: Final = 3
+"""Counted attempts after which an actor runs user code alone (I7)."""
+MANY_CONSUMED: Final = 256
+"""Origins in a consumed set at which the sources are read before the next commit (4.4)."""
+
+
+class Turner:
+    """The record of one actor, and the only one in this process who changes it. Used by its host's loop only, one call at a time."""
+
+    def __init__(
+        self, serving: Serving, actor: str, mailbox: Mailbox, step_ended: Callable[[StepDone], None]
+    ) -> None:
+        self._serving = serving
+        self._actor = actor
+        self._mailbox = mailbox
+        self._step_ended = step_ended
+        self._hot: Hot | None = None
+        self._committed = ""
+        """Id of the last commit made here."""
+        self._flushed = False
+        """Whether that commit's whole outbox is known flushed."""
+        self._suspect = False
+        """An attempt has to be counted before user code runs."""
+        self._cold = False
+        """Loaded, and not looked at yet."""
+        self._foreign = False
+        """A pending call is run by a node that may live."""
+        self._pace = Pace(serving.services.limits.transitions_per_second)
+        self.unreadable = False
+        """A record is stored that cannot be opened here."""
+
+    # ---- the record
+
+    async def loaded(self) -> Hot:
+        """What is known of the actor, from the cache or from the leader. Raises `BrokerError`, `HigherEpoch`."""
+        if self._hot is not None:
+            return self._hot
+        services = self._serving.services
+        cached = services.hot_cache.get(self._actor)
+        if cached is not None:
+            cached.busy = True
+            self._hot = cached
+            return cached
+        async with self._serving.loads:
+            self._hot = await self._load()
+        return self._hot
+
+    async def _load(self) -> Hot:
+        serving, services = self._serving, self._serving.services
+        found = await read_record(services, self._actor)
+        self.unreadable = found.unreadable is not None
+        if found.unreadable is not None:
+            services.log.error("%s: its record cannot be opened: %s", self._actor, found.unreadable.error)
+        record = found.record
+        hot = Hot(record, found.revision, busy=True)
+        if record is None:
+            return hot
+        serving.unknown.pop(self._actor, None)
+        envelope = record.envelope
+        if envelope.epoch > serving.epoch:
+            raise HigherEpoch(envelope.epoch)
+        mine = envelope.commit == self._committed
+        if envelope.outbox and ((mine and self._flushed) or not await self._lease_stored(envelope.lease)):
+            hot.flushed.update(entry.n for entry in envelope.outbox)
+        if not mine and not record.index.status.ended:
+            self._suspect = self._is_suspect(record)
+        self._cold = True
+        return hot
+
+    async def _lease_stored(self, lease: Origin | None) -> bool:
+        """Whether a copy of the lease is stored: then the outbox of its commit may not be flushed (4.7)."""
+        if lease is None:
+            return False
+        if self._mailbox.has(lease):
+            return True
+        return await self._serving.floors.stored(lease)
+
+    def _is_suspect(self, record: Record) -> bool:
+        """Whether this resumption must be counted: the last one may have killed its node (I7)."""
+        if record.envelope.attempts.count > 0:
+            return True
+        lease = record.envelope.lease
+        if lease is not None and self._mailbox.has(lease):
+            return True
+        if self._serving.counted > 0:
+            self._serving.counted -= 1
+            return True
+        return False
+
+    async def is_newest(self, hot: Hot) -> bool:
+        """Whether the leader's record is the one in memory. Raises `BrokerError`, `HigherEpoch`."""
+        found = await read_record(self._serving.services, self._actor)
+        if found.record is not None and found.record.envelope.epoch > self._serving.epoch:
+            raise HigherEpoch(found.record.envelope.epoch)
+        return found.revision == hot.revision
+
+    def is_unknown(self) -> bool:
+        """Whether the actor has no record, as far as is known."""
+        return self._hot is not None and self._hot.record is None and not self.unreadable
+
+    def forget(self) -> None:
+        """Drop what is hot, in silence: it may not be true any more, or is not ours."""
+        hot, self._hot = self._hot, None
+        services = self._serving.services
+        services.hot_cache.drop(self._actor)
+        if hot is not None:
+            hot.discard()
+        services.alone.release(self._actor)
+
+    def rest(self) -> None:
+        """The loop pauses: from now on the cache may evict the actor."""
+        hot, self._hot = self._hot, None
+        if hot is None:
+            return
+        hot.busy = False
+        if hot.record is None or self.unreadable:
+            hot.discard()
+        else:
+            self._serving.services.hot_cache.keep(self._actor, hot, self._serving.services.monotonic())
+        if not self.owes_work():
+            self._serving.services.alone.release(self._actor)
+
+    def owes_work(self) -> bool:
+        """Whether a step of this actor runs here, or its outbox is not flushed: then its host stays."""
+        return self._serving.services.steps.runs(self._actor) or self._foreign or not self._settled()
+
+    def _settled(self) -> bool:
+        hot = self._hot or self._serving.services.hot_cache.get(self._actor)
+        return hot is None or hot.record is None or len(hot.flushed) >= len(hot.record.envelope.outbox)
+
+    # ---- turns
+
+    async def first_things(self, hot: Hot) -> bool:
+        """After a load, before anything else: storage that went back, a pin that is satisfied again, calls that nobody runs."""
+        if not self._cold or hot.record is None:
+            return False
+        services, record = self._serving.services, hot.record
+        went_back = await self._serving.floors.storage_went_back(record.envelope.consumed)
+        hold = record.envelope.hold
+        if went_back and not (hold is not None and hold.kind == "quarantined"):
+            await self._hold(hot, "quarantined", f"storage went back: {went_back}")
+            self._cold = False
+            return True
+        if hold is not None and hold.kind == "pin" and not services.engine.missing(record):
+            await self._commit(hot, services.engine.unhold(record, services.clock.now(), self._facts(hot)))
+            return True
+        self._cold = False
+        return await self._take_calls(hot)
+
+    async def _take_calls(self, hot: Hot) -> bool:
+        """Start, adopt or take over the pending calls of a record that was loaded. Whether anything was committed."""
+        services, record = self._serving.services, hot.record
+        self._foreign = False
+        if record is None or record.index.status.ended:
+            return False
+        orphaned: list[RunStep] = []
+        mine: list[RunStep] = []
+        for run in services.engine.pending_steps(record, services.clock.now()):
+            key = operation_key(self._actor, record.index.run, run.call.op)
+            if services.steps.adopt(key, run.call.attempt, self._step_ended):
+                continue
+            if run.call.runner == services.runner:
+                mine.append(run)
+            elif services.lives(run.call.runner):
+                self._foreign = True
+            else:
+                orphaned.append(run)
+        if record.envelope.hold is not None or not (mine or orphaned):
+            return False
+        if services.engine.missing(record):
+            await self._restore(hot)
+            return True
+        if await self._suspected(hot):
+            self._cold = True
+            return True
+        if orphaned:
+            ops = [run.call.op for run in orphaned]
+            turn = services.engine.take_over(record, ops, services.clock.now(), self._facts(hot))
+            await self._commit(hot, turn)
+            services.fault("takeover_committed", self._actor)
+        for run in (*mine, *orphaned):
+            self._start_step(hot, run)
+        return bool(orphaned)
+
+    async def consume(self, hot: Hot, item: Item, *, needs_frame: bool) -> Decision | None:
+        """Take the event by a commit. A decision comes back when it cannot be taken after all. Raises `Overtaken`."""
+        event = item.event
+        if needs_frame or event.kind == "start":
+            if await self._suspected(hot):
+                return None
+            if hot.record is not None and needs_frame and not await self._restore(hot):
+                return None
+        try:
+            turn = await self._turn(hot, event)
+        except EventRefused as refused:
+            return Decision(Verdict.DEAD, refused.reason, refused.reply, answers=refused.answers)
+        await self._commit(hot, turn)
+        self._measure(event, item)
+        return None
+
+    async def local(self, hot: Hot, event: LocalEvent) -> None:
+        """Take what this owner knows itself: a step's end, or that something may go on. Raises `Overtaken`."""
+        record = hot.record
+        if record is None:
+            return  # its run is over and its record gone
+        if isinstance(event, StepDone):
+            self._serving.services.fault("step_result", self._actor)
+            if not any(c.op == event.op and c.attempt == event.attempt for c in record.envelope.calls):
+                return
+        if self._serving.services.engine.needs_frame(record, event) or _starts(record, event):
+            if await self._suspected(hot):
+                record = hot.record
+            if record is not None and record.envelope.hold is None and not await self._restore(hot):
+                record = hot.record
+        if record is None or (not isinstance(event, StepDone) and record.envelope.hold is not None):
+            return
+        await self._commit(hot, await self._turn(hot, event))
+
+    async def go_on(self, hot: Hot) -> bool:
+        """Let a branch go on that waits for nothing outside any more. Whether one did."""
+        if hot.record is None:
+            return False
+        ready = self._serving.services.engine.continuations(hot.record, frozenset(hot.flushed))
+        if not ready:
+            return False
+        await self.local(hot, ready[0])
+        return True
+
+    async def seal(self, hot: Hot) -> bool:
+        """Seal an ended actor that nobody waits for. Whether it was."""
+        services, record = self._serving.services, hot.record
+        if record is None or not services.engine.wants_seal(record, frozenset(hot.flushed)):
+            return False
+        services.fault("before_seal", self._actor)
+        await self._commit(hot, services.engine.seal(record, services.clock.now(), self._facts(hot)))
+        services.fault("after_seal", self._actor)
+        return True
+
+    def is_clean(self, hot: Hot) -> bool:
+        """Whether what the record consumed may be acknowledged."""
+        return hot.record is not None and self._serving.services.engine.is_clean(
+            hot.record, frozenset(hot.flushed)
+        )
+
+    def flushed(self, hot: Hot) -> None:
+        """The whole outbox of the record is flushed."""
+        self._flushed = hot.record is not None and hot.record.envelope.commit == self._committed
+
+    async def quarantine(self, reason: str) -> None:
+        """Hold the actor with its last good record. Raises `Overtaken`, `HigherEpoch`, `BrokerError`."""
+        hot = await self.loaded()
+        if hot.record is not None and hot.record.envelope.hold is None and not hot.record.index.status.ended:
+            await self._hold(hot, "quarantined", reason)
+
+    def look_again(self) -> None:
+        """What is decided after a load is to be decided again: a lease ended, or other code is here."""
+        self._cold = True
+
+    # ---- parts of a turn
+
+    async def _suspected(self, hot: Hot) -> bool:
+        """Count an attempt before user code runs, where that is due. True: the record changed, decide anew."""
+        services, record = self._serving.services, hot.record
+        while services.alone.blocks(self._actor):
+            await services.alone.wait_free()
+        if not self._suspect or record is None:
+            return False
+        turn = services.engine.attempt(record, services.clock.now(), self._facts(hot))
+        await self._commit(hot, turn)
+        self._suspect = False
+        services.fault("attempt_committed", self._actor)
+        if hot.record is not None and hot.record.envelope.attempts.count >= ALONE_AT:
+            await services.alone.acquire(self._actor)
+        return True
+
+    async def _restore(self, hot: Hot) -> bool:
+        """Have live coroutines. False: the pin is not satisfied here, and the actor is held for that (I11)."""
+        services, record = self._serving.services, hot.record
+        if hot.live is not None or record is None:
+            return True
+        try:
+            hot.live = services.engine.restore(record)
+        except PinNotSatisfied as missing:
+            services.meter.count("pin_refused", workflow=record.index.workflow)
+            await self._hold(hot, "pin", "; ".join(missing.reasons)[:2_000])
+            return False
+        return True
+
+    async def _hold(self, hot: Hot, kind: str, reason: str) -> None:
+        services, record = self._serving.services, hot.record
+        assert record is not None, "only a record can be held"
+        if kind == "quarantined":
+            services.meter.count("quarantined", workflow=record.index.workflow)
+        turn = services.engine.hold(record, kind, reason, services.clock.now(), self._facts(hot))
+        hot.discard()
+        await self._commit(hot, turn)
+
+    async def _turn(self, hot: Hot, event: Event | LocalEvent) -> Turn:
+        services = self._serving.services
+        pause = self._pace.pause(services.monotonic())
+        if pause > 0:
+            await self._pace.wait(pause)
+        if hot.record is not None and len(hot.record.envelope.consumed) >= MANY_CONSUMED:
+            await self._prune(hot.record)
+        live = hot.live if isinstance(hot.live, Branches) else None
+        # Until the commit is done the live coroutines are ahead of the record: nobody may find them in the cache.
+        hot.live = None
+        try:
+            return services.engine.turn(hot.record, live, event, services.clock.now(), self._facts(hot))
+        except EventRefused:
+            hot.live = live
+            raise
+        except BaseException:
+            if live is not None:
+                live.discard()
+            raise
+
+    async def _commit(self, hot: Hot, turn: Turn) -> None:
+        """Store the turn's record; then, and only then, let its effects happen (I2)."""
+        serving, services, record = self._serving, self._serving.services, turn.record
+        ended = record.index.status.ended
+        ttl = round(services.limits.retention_seconds) if record.index.sealed else None
+        began = services.monotonic()
+        try:
+            revision = await commit(services, self._actor, record, hot.revision, ttl=ttl)
+        except BaseException:
+            if turn.live is not None:
+                turn.live.discard()
+            raise
+        before = hot.record
+        gone = before.envelope.consumed - record.envelope.consumed if before is not None else ()
+        hot.record, hot.revision = record, revision
+        self._foreign = self._foreign and bool(record.envelope.calls)
+        if before is not None and before.envelope.hold is not None and record.envelope.hold is None:
+            self._cold = True
+        if turn.live is not None or turn.ran or ended:
+            hot.live = turn.live
+        hot.flushed = set()
+        self._committed, self._flushed = record.envelope.commit, not record.envelope.outbox
+        self._mailbox.drop_gone(gone)
+        serving.unknown.pop(self._actor, None)
+        services.marks.committed(serving.p, self._actor, revision, record.index.transition)
+        services.meter.count("commits", workflow=record.index.workflow)
+        services.meter.observe("commit_seconds", services.monotonic() - began)
+        services.hot_cache.keep(self._actor, hot, services.monotonic())
+        if turn.ran:
+            self._suspect = False
+            services.alone.release(self._actor)
+            services.meter.count("resumes", workflow=record.index.workflow)
+            services.meter.observe("frame_bytes", len(record.frame))
+        if ended and not record.index.sealed:
+            services.meter.count("ended", workflow=record.index.workflow, status=str(record.index.status))
+            services.fault("after_terminal_commit", self._actor)
+        await self._carry_out(hot, turn)
+
+    async def _carry_out(self, hot: Hot, turn: Turn) -> None:
+        for effect in turn.effects:
+            match effect:
+                case RunStep():
+                    self._start_step(hot, effect)
+                case CancelStep(op):
+                    key = operation_key(self._actor, turn.record.index.run, op)
+                    self._serving.services.steps.cancel(self._serving.services, key)
+                case Reply():
+                    await send_reply(self._serving.services, effect)
+
+    def _start_step(self, hot: Hot, run: RunStep) -> None:
+        services, record = self._serving.services, hot.record
+        assert record is not None, "a step belongs to a record"
+        index = record.index
+        actor = CurrentActor(index.actor, index.run, index.workflow, index.deployment, services.clock.now())
+        services.steps.start(services, self._serving.p, actor, run.call, self._step_ended, delay=run.delay)
+
+    def _facts(self, hot: Hot) -> Facts:
+        serving, services, record = self._serving, self._serving.services, hot.record
+        gone: frozenset[Origin] = frozenset()
+        if record is not None and record.envelope.consumed:
+            gone = frozenset(
+                origin
+                for origin in record.envelope.consumed
+                if serving.floors.is_gone(origin) and not serving.held.has(self._actor, origin)
+            )
+        return Facts(
+            epoch=serving.epoch,
+            node=services.runner,
+            deployment=services.deployment,
+            commit=services.ids(),
+            flushed=frozenset(hot.flushed),
+            gone=gone,
+        )
+
+    async def _prune(self, record: Record) -> None:
+        """The consumed set is large: find out what is gone, one by one where the floors do not tell."""
+        floors = self._serving.floors
+        await floors.refresh()
+        for origin in sorted(record.envelope.consumed):
+            if not self._mailbox.has(origin) and not floors.is_gone(origin):
+                await floors.stored(origin)
+
+    def _measure(self, event: Event, item: Item) -> None:
+        services = self._serving.services
+        if not event.held:
+            late = max(0.0, services.clock.now() - event.time)
+            services.meter.observe("wake_to_resume_seconds", late, kind=event.kind)
+
+
+def _starts(record: Record, event: LocalEvent) -> bool:
+    """Whether the event lets the workflow's function begin."""
+    return any(wait.kind == "start" and wait.op == event.op for wait in record.envelope.waits)

@@ -1,0 +1,266 @@
+"""What operators see of actors: why one is not running, what is suspended where, whether something will wake each.
+
+Views read, from any replica, what owners wrote; no decision of the protocol rests on them. The census and the list need index
+facts only, so they work with no code and no key; `details` is made by an actor's owner; `check` opens records and so needs the key.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from sojourn.actors.answers import Details, Running, Unread
+from sojourn.broker.frames import FrameStore
+from sojourn.broker.subjects import ActorId, actor_id, token
+from sojourn.codecs import frames
+from sojourn.codecs.durations import format_duration
+from sojourn.codecs.errors import RecordError
+from sojourn.codecs.record import Index, Origin, PendingCall, Record
+from sojourn.codecs.seal import open_record, read_index
+
+from .steps import operation_key
+
+if TYPE_CHECKING:
+    from sojourn.broker.seam import Broker
+    from sojourn.broker.subjects import Subjects
+    from sojourn.codecs.keyring import Keyring
+
+    from .hot_cache import Live
+    from .mailroom import HeldRef, Item
+    from .services import PartitionServices
+
+MAX_CHILDREN = 100
+MAX_VARIABLES = 50
+
+
+# ---- one actor, by its owner
+
+
+def details(
+    services: PartitionServices,
+    record: Record,
+    live: Live | None,
+    items: Sequence[Item],
+    refs: Mapping[Origin, HeldRef],
+) -> Details:
+    """What only the owner knows of an actor."""
+    envelope = record.envelope
+    missing = services.engine.missing(record) if record.frame else []
+    children = [child.id for child in envelope.children.values() if child.status != "ended"]
+    error = envelope.outcome.error if envelope.outcome is not None else None
+    sizes: Mapping[str, int] = frames.variable_sizes(live) if live is not None else {}
+    return Details(
+        hot=live is not None,
+        running=tuple(_running(services, record, call) for call in envelope.calls),
+        unread=_unread(record, items, refs),
+        missing=tuple(str(one) for one in missing),
+        variables=dict(sorted(sizes.items(), key=lambda pair: -pair[1])[:MAX_VARIABLES]),
+        outbox=len(envelope.outbox),
+        children=tuple(children[:MAX_CHILDREN]),
+        traceback=envelope.hold.traceback
+        if envelope.hold is not None
+        else (error.traceback if error else ""),
+        sentence=sentence(record.index, services.clock.now(), missing=len(missing)),
+    )
+
+
+def _running(services: PartitionServices, record: Record, call: PendingCall) -> Running:
+    key = operation_key(record.index.actor, record.index.run, call.op)
+    attempt = services.step_runner.attempt(key) if call.runner == services.runner else None
+    options: Any = orjson.loads(call.options)
+    step = services.registry.steps.get(call.step)
+    return Running(
+        step=call.step,
+        op=call.op,
+        attempt=call.attempt,
+        attempts=options.get("attempts", step.retry.attempts if step is not None else call.attempt),
+        runner=call.runner,
+        seconds=attempt.seconds if attempt is not None else None,
+        next_retry=call.retry_at,
+        stuck=attempt.stuck if attempt is not None else False,
+        where=attempt.where if attempt is not None else "",
+        heartbeat=attempt.heartbeat if attempt is not None else None,
+        heartbeat_age=attempt.heartbeat_age if attempt is not None else None,
+        last_error=f"{call.last_error.type}: {call.last_error.message}" if call.last_error else "",
+    )
+
+
+def _unread(record: Record, items: Iterable[Item], refs: Mapping[Origin, HeldRef]) -> tuple[Unread, ...]:
+    times: dict[str, dict[Origin, float]] = {}
+    for origin, ref in refs.items():
+        if ref.is_mail and origin not in record.envelope.consumed:
+            times.setdefault(ref.name, {})[origin] = ref.time
+    for item in items:
+        if item.event.kind == "mail" and item.origin not in record.envelope.consumed:
+            times.setdefault(item.event.channel, {})[item.origin] = item.event.time
+    return tuple(Unread(channel, len(found), min(found.values())) for channel, found in sorted(times.items()))
+
+
+def sentence(index: Index, now: float, *, missing: int = 0) -> str:
+    """Why an actor is not running, in one sentence."""
+    since = format_duration(max(0.0, round(now - index.updated)))
+    if index.status.ended:
+        return f"It has ended as {index.status}, {since} ago."
+    if index.hold == "paused":
+        return f"It is paused{_because(index.hold_reason)}; `resume` lets it go on."
+    if index.hold == "quarantined":
+        return f"It is in quarantine{_because(index.hold_reason)}; `release` tries again from its last good record."
+    if index.hold == "pin" or missing:
+        return f"Its code is not here{_because(index.hold_reason)}; it goes on when a node with that code owns it."
+    if index.wait:
+        return f"It waits for {index.wait}, since {since}."
+    return f"It is {index.status}, since {since}."
+
+
+def _because(reason: str) -> str:
+    return f" ({reason})" if reason else ""
+
+
+# ---- all actors
+
+
+@dataclass(frozen=True, slots=True)
+class CensusLine:
+    """Suspended actors at one source line."""
+
+    deployment: str
+    function: str
+    line: int
+    count: int
+    oldest: float
+    """Broker time of the longest wait."""
+
+
+async def list_indexes(broker: Broker, subjects: Subjects) -> AsyncIterator[Index]:
+    """The index of every record, unauthenticated, for lists; no key needed."""
+    async for _, data in _records(broker, subjects):
+        try:
+            yield read_index(data)
+        except RecordError:
+            continue
+
+
+async def census(broker: Broker, subjects: Subjects) -> list[CensusLine]:
+    """All actors that have not ended, by deployment, function and line of their innermost await; the most frequent first."""
+    counts: Counter[tuple[str, str, int]] = Counter()
+    oldest: dict[tuple[str, str, int], float] = {}
+    async for index in list_indexes(broker, subjects):
+        if index.status.ended:
+            continue
+        for stack in index.stacks or ((),):
+            place = stack[-1] if stack else None
+            key = (index.deployment, place.function if place else "", place.line if place else 0)
+            counts[key] += 1
+            oldest[key] = min(index.updated, oldest.get(key, index.updated))
+    return [CensusLine(*key, count, oldest[key]) for key, count in counts.most_common()]
+
+
+async def _records(broker: Broker, subjects: Subjects) -> AsyncIterator[tuple[str, bytes]]:
+    newest: dict[ActorId, int] = {}
+    async for actor, stored in FrameStore(broker, subjects).scan():
+        if stored.revision > newest.get(actor, 0):
+            newest[actor] = stored.revision
+            yield actor, stored.data
+
+
+# ---- check (I11)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A record that nothing will ever wake, or that cannot be read."""
+
+    actor: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What `check` saw."""
+
+    records: int
+    ended: int
+    waiting: Mapping[str, int]
+    """Records by what will bring their owner to them."""
+    findings: tuple[Finding, ...] = field(default=())
+
+
+async def check(broker: Broker, subjects: Subjects, keyring: Keyring) -> CheckReport:
+    """Verify I11 over all records: each that has not ended has something that will bring its owner to it.
+
+    A moving system is read while it moves, so a finding is looked at twice, from the leader, before it counts.
+    """
+    waiting: Counter[str] = Counter()
+    records = ended = 0
+    suspects: list[str] = []
+    async for actor, data in _records(broker, subjects):
+        records += 1
+        found = await _judge(broker, subjects, keyring, actor, data)
+        if found == "ended":
+            ended += 1
+        elif found:
+            waiting[found] += 1
+        else:
+            suspects.append(actor)
+    findings = []
+    for actor in suspects:
+        stored = await broker.read_last(subjects.frames_stream, subjects.frame(actor_id(actor)))
+        if stored is None or not stored.payload:
+            continue
+        found = await _judge(broker, subjects, keyring, actor, stored.payload)
+        if found:
+            waiting[found] += 1
+        else:
+            findings.append(Finding(actor, _problem(actor, stored.payload)))
+    return CheckReport(records, ended, dict(waiting), tuple(findings))
+
+
+async def _judge(broker: Broker, subjects: Subjects, keyring: Keyring, actor: str, data: bytes) -> str:
+    """What will bring the owner to this record; "ended", or "" when nothing will."""
+    try:
+        record = open_record(data, keyring, namespace=subjects.namespace, actor=actor)
+    except RecordError:
+        return ""
+    envelope = record.envelope
+    if record.index.status.ended and (record.index.sealed or envelope.parent is not None):
+        return "ended"
+    if envelope.lease is not None and await _stored(broker, subjects, envelope.lease):
+        return "unacknowledged lease"
+    held = await broker.read_next(subjects.held_stream, subjects.held_of(actor_id(actor)), 1)
+    if held is not None:
+        return "held event"
+    for wait in envelope.waits:
+        if wait.timer is not None and await _armed(broker, subjects, record, wait.timer):
+            return "armed timer"
+    for call in envelope.calls:
+        if call.retry_timer is not None and await _armed(broker, subjects, record, call.retry_timer):
+            return "armed timer"
+    for kind in ("receive", "join"):
+        if any(wait.kind == kind for wait in envelope.waits):
+            return kind
+    for wake in ("timer", "child-done", "nudge", "seal"):
+        subject = subjects.wake(actor_id(actor), token(wake))
+        if await broker.read_last(subjects.wake_stream, subject) is not None:
+            return "wake-up stored"
+    return ""
+
+
+async def _stored(broker: Broker, subjects: Subjects, origin: Origin) -> bool:
+    streams = {"mail": subjects.mail_stream, "ctl": subjects.ctl_stream, "wake": subjects.wake_stream}
+    return await broker.read(streams[origin.stream], origin.seq) is not None
+
+
+async def _armed(broker: Broker, subjects: Subjects, record: Record, timer: int) -> bool:
+    subject = subjects.timer(actor_id(record.index.actor), token(record.index.run), timer)
+    return await broker.read_last(subjects.wake_stream, subject) is not None
+
+
+def _problem(actor: str, data: bytes) -> str:
+    try:
+        index = read_index(data)
+    except RecordError as error:
+        return str(error)
+    return f"{index.status}, waits for {index.wait or 'nothing'}, and nothing will wake it"

@@ -1,0 +1,272 @@
+"""A partition without membership: whoever asks owns it, on one connection each, by the steps of an attach that concern HELD and consumers.
+
+`owners` makes any number of owners of the one partition of a namespace; a higher epoch takes over from a lower one as a new node would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+import orjson
+import pytest
+from sojourn.actors.engine import Engine
+from sojourn.actors.execution import StepRunner
+from sojourn.actors.limits import Limits
+from sojourn.actors.registry import Registry
+from sojourn.broker.clock import BrokerClock
+from sojourn.broker.dead import DeadLetters
+from sojourn.broker.frames import FrameStore
+from sojourn.broker.held import HeldEvent, HeldStore
+from sojourn.broker.nats import NatsBroker
+from sojourn.broker.seam import ConsumerConfig, Publish
+from sojourn.broker.subjects import Subjects, Token, actor_id, channel_name
+from sojourn.broker.topology import Topology, apply
+from sojourn.cluster.commits import read_record
+from sojourn.cluster.gate import Gate
+from sojourn.cluster.hot_cache import HotCache
+from sojourn.cluster.metrics import Metrics
+from sojourn.cluster.partition import Partition
+from sojourn.cluster.services import Fault, PartitionServices, no_fault
+from sojourn.codecs.keyring import Keyring
+from sojourn.codecs.record import Record, Status
+
+KEY = b"k" * 32
+_ids = itertools.count(1)
+
+
+class Marks:
+    """Counts commits."""
+
+    def __init__(self) -> None:
+        self.commits = 0
+
+    def committed(self, p: int, actor: str, revision: int, transition: int) -> None:
+        self.commits += 1
+
+
+@dataclass(eq=False)
+class Owner:
+    """One owner of partition 0: its services and its `Partition`."""
+
+    broker: NatsBroker
+    subjects: Subjects
+    services: PartitionServices
+    epoch: int
+    living: set[str]
+    lost: list[str] = field(default_factory=list)
+    was_lost: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.partition = Partition(0, self.epoch, self.services, on_lost=self._on_lost)
+
+    def _on_lost(self, reason: str) -> None:
+        self.lost.append(reason)
+        self.was_lost.set()
+
+    async def _attach(self) -> tuple[Sequence[HeldEvent], dict[str, str]]:
+        streams = {
+            "mail": (self.subjects.mail_stream, self.subjects.in_filter(0)),
+            "ctl": (self.subjects.ctl_stream, self.subjects.in_filter(0)),
+            "wake": (self.subjects.wake_stream, self.subjects.wake_filter(0)),
+        }
+        consumers = {}
+        for short, (stream, pattern) in streams.items():
+            for name in await self.broker.consumers(stream):
+                await self.broker.delete_consumer(stream, name)
+            consumers[short] = Subjects.consumer(0, self.epoch)
+            await self.broker.create_consumer(stream, ConsumerConfig(consumers[short], (pattern,)))
+        await self.services.held.fence(0, self.epoch)
+        return await self.services.held.list(0), consumers
+
+    async def attach(self, *, taken_over: bool = False) -> None:
+        held, consumers = await self._attach()
+        await self.partition.start(held, consumers, taken_over=taken_over)
+
+    async def reattach(self, epoch: int) -> None:
+        self.epoch = epoch
+        held, consumers = await self._attach()
+        await self.partition.reattached(self.epoch, held, consumers)
+
+    def die(self) -> None:
+        """As a killed process: nothing more is done, and its lease is over."""
+        self.living.discard(self.services.runner)
+        self.partition.drop()
+
+    async def record(self, actor: str) -> Record | None:
+        return (await read_record(self.services, actor)).record
+
+    async def until(self, actor: str, wanted: Callable[[Record], bool], *, seconds: float = 20.0) -> Record:
+        """The first record seen that fits; watches the republished headers, reads from the leader."""
+        changed = asyncio.Event()
+
+        async def on_change(message: object) -> None:
+            changed.set()
+
+        subscription = await self.broker.subscribe(self.subjects.changed(actor_id(actor)), on_change)
+        try:
+            async with asyncio.timeout(seconds):
+                while True:
+                    changed.clear()
+                    record = await self.record(actor)
+                    if record is not None and wanted(record):
+                        return record
+                    await changed.wait()
+        finally:
+            await subscription.stop()
+
+    async def until_ended(self, actor: str, *, seconds: float = 20.0) -> Record:
+        return await self.until(actor, lambda record: record.index.status.ended, seconds=seconds)
+
+    async def until_waiting(self, actor: str, kind: str, *, seconds: float = 20.0) -> Record:
+        return await self.until(
+            actor, lambda record: any(wait.kind == kind for wait in record.envelope.waits), seconds=seconds
+        )
+
+    async def until_quiet(self, *, seconds: float = 20.0) -> None:
+        """Nothing of the partition is left in the ingress streams or in its memory."""
+        async with asyncio.timeout(seconds):
+            while True:
+                statistics = self.partition.statistics()
+                busy = statistics.unacknowledged or statistics.waiting or statistics.hosts
+                if not busy and not any([await self.messages(short) for short in ("mail", "ctl", "wake")]):
+                    return
+                await asyncio.sleep(0.02)
+
+    async def until_messages(self, short: str, count: int, *, seconds: float = 20.0) -> None:
+        async with asyncio.timeout(seconds):
+            while await self.messages(short) != count:
+                await asyncio.sleep(0.02)
+
+    async def messages(self, short: str) -> int:
+        """Messages under the partition's filter; fences and schedules are none."""
+        stream, pattern = {
+            "mail": (self.subjects.mail_stream, self.subjects.in_filter(0)),
+            "ctl": (self.subjects.ctl_stream, self.subjects.in_filter(0)),
+            "wake": (self.subjects.wake_stream, self.subjects.wake_filter(0)),
+            "held": (self.subjects.held_stream, self.subjects.held_filter(0)),
+            "dead": (self.subjects.dead_stream, self.subjects.dead_filter),
+        }[short]
+        found = await self.broker.subjects(stream, pattern)
+        return sum(count for subject, count in found.items() if not subject.endswith(".fence"))
+
+    async def dead_reasons(self) -> list[str]:
+        return [letter.reason async for letter in self.services.dead.list()]
+
+    # what clients do
+
+    async def start(self, actor: str, workflow: str, *args: object, **more: object) -> None:
+        body = {"request": f"r{next(_ids)}", "workflow": workflow, "args": [list(args), {}], **more}
+        await self.broker.publish(Publish(self.subjects.ctl(actor_id(actor), Token("start")), orjson.dumps(body)))
+
+    async def control(self, actor: str, verb: str, **body: object) -> None:
+        await self.broker.publish(
+            Publish(self.subjects.ctl(actor_id(actor), Token(verb)), orjson.dumps({"by": "test", **body}))
+        )
+
+    async def signal(self, actor: str, channel: str, value: object) -> None:
+        await self.broker.publish(
+            Publish(self.subjects.mail(actor_id(actor), channel_name(channel)), orjson.dumps(value))
+        )
+
+
+MakeOwner = Callable[..., Awaitable[Owner]]
+
+
+@pytest.fixture
+async def topology(broker: NatsBroker, namespace: str) -> Topology:
+    """One partition, so that one owner has every actor."""
+    wanted = Topology(namespace=namespace, app="test", partitions=1)
+    await apply(broker, wanted)
+    return wanted
+
+
+@pytest.fixture
+async def owners(
+    connect: Callable[[], Awaitable[NatsBroker]], subjects: Subjects, request: pytest.FixtureRequest
+) -> AsyncIterator[MakeOwner]:
+    """Makes owners of the namespace's partition; the test's module says which definitions they know (`REGISTRY`)."""
+    made: list[Owner] = []
+    epochs = itertools.count(1)
+    living: set[str] = set()
+
+    async def make(
+        *,
+        registry: Registry | None = None,
+        fault: Fault = no_fault,
+        attach: bool = True,
+        taken_over: bool = False,
+        limits: Limits | None = None,
+        broker: NatsBroker | None = None,
+        hot_actors: int = 1_000,
+    ) -> Owner:
+        broker = broker or await connect()
+        number = len(made) + 1
+        gate = Gate(now=time.monotonic)
+        gate.extend(time.monotonic() + 3600)
+        gate.open()
+        clock = BrokerClock(broker, subjects.wake_stream)
+        await clock.sync()
+        known: Registry = registry or request.module.REGISTRY
+        bounds = limits or Limits()
+        runs = itertools.count(1)
+        streams = {
+            "mail": subjects.mail_stream,
+            "ctl": subjects.ctl_stream,
+            "wake": subjects.wake_stream,
+            "held": subjects.held_stream,
+        }
+        services = PartitionServices(
+            broker=broker,
+            subjects=subjects,
+            frames=FrameStore(broker, subjects),
+            held=HeldStore(broker, subjects, node=f"n{number}"),
+            dead=DeadLetters(broker, subjects),
+            clock=clock,
+            keyring=Keyring([KEY]),
+            engine=Engine(known, limits=bounds, ids=lambda: f"run{number}x{next(runs)}"),
+            registry=known,
+            step_runner=StepRunner(known, clock=clock.now, limits=bounds),
+            hot_cache=HotCache(max_entries=hot_actors, max_bytes=64 * 1024 * 1024),
+            limits=bounds,
+            node_id=f"n{number}",
+            lease_id=f"l{number}",
+            deployment="test",
+            stream_created={
+                short: (await broker.stream_info(stream)).created for short, stream in streams.items()
+            },
+            inbox_prefix="_INBOX",
+            gate=gate,
+            lives=lambda runner: runner in living,
+            marks=Marks(),
+            meter=Metrics({}),
+            random=random.Random(1),
+            ids=lambda: f"c{number}x{next(_ids)}",
+            monotonic=time.monotonic,
+            fault=fault,
+            log=logging.getLogger("sojourn.cluster"),
+        )
+        living.add(services.runner)
+        owner = Owner(broker, subjects, services, next(epochs), living)
+        made.append(owner)
+        if attach:
+            await owner.attach(taken_over=taken_over)
+        return owner
+
+    yield make
+    for owner in made:
+        owner.partition.drop()
+        await owner.services.step_runner.close()
+    await asyncio.sleep(0)
+
+
+def completed(record: Record) -> object:
+    """The value a workflow returned."""
+    assert record.index.status is Status.COMPLETED, record.index
+    assert record.envelope.outcome is not None
+    return orjson.loads(bytes(record.envelope.outcome.value))
