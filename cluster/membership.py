@@ -173,7 +173,7 @@ class Membership:
         """Return never, or raise what makes this node unable to go on (its id is in use, the guard is
         gone).
         """
-        await self._failure
+        await asyncio.shield(self._failure)
 
     async def drain(self, seconds: float) -> None:
         """Hand everything over, wait for local steps, end the lease; within `seconds`, whatever happens."""

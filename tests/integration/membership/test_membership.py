@@ -1,0 +1,45 @@
+"""Nodes sharing the partitions of one namespace on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+
+async def test_one_node_serves_every_partition(cluster: Any) -> None:
+    await cluster.start("a")
+    await cluster.all_served("a")
+
+
+async def test_three_nodes_share_thirty_two_partitions(cluster: Any) -> None:
+    await cluster.start("a")
+    await cluster.start("b")
+    await cluster.start("c")
+    await cluster.all_served("a", "b", "c", shares=(10, 11, 11))
+    assert cluster.diary.of("drop") == [], "every move was planned"
+
+
+async def test_a_node_that_drains_hands_over_every_partition_as_a_planned_move(cluster: Any) -> None:
+    a = await cluster.start("a")
+    await cluster.all_served("a")
+    await cluster.start("b")
+    a.drain()
+    await cluster.wait_ended("a")
+    await cluster.all_served("b")
+    assert cluster.diary.of("drop") == []
+    assert not [entry for entry in cluster.diary.of("takeover") if entry[0] == "b"]
+
+
+async def test_a_node_that_leaves_at_once_is_followed_by_a_takeover(cluster: Any) -> None:
+    a = await cluster.start("a")
+    await cluster.all_served("a")
+    await cluster.start("b")
+    a.leave()
+    await cluster.wait_ended("a")
+    await cluster.all_served("b")
+    assert {p for node, p, _ in cluster.diary.of("takeover") if node == "b"}
+    assert asyncio.all_tasks()
