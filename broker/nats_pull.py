@@ -38,6 +38,9 @@ HEARTBEAT_SECONDS = 5.0
 MAX_BYTES = 32 * 1024 * 1024
 """Bytes one pull request may bring: the bound of what lies in this process unread, per consumer."""
 
+_REQUEST_OVER = ("Batch Completed", "Message Size Exceeds MaxBytes")
+"""409s that end one pull request in good order (the first comes only to requests with a byte bound)."""
+
 
 class NatsPull:
     """See the module. Made by `NatsBroker.pull`; `begin` starts it."""
@@ -159,7 +162,7 @@ class NatsPull:
             last = headers.get("Nats-Last-Consumer")
             if last is not None and int(last) > self._last_seq:
                 self.lose(f"gap: the broker sent up to consumer sequence {last}, received {self._last_seq}")
-        elif status == "408" or (status == "409" and "MaxBytes" in text):
+        elif status == "408" or (status == "409" and text.strip() in _REQUEST_OVER):
             self._outstanding = max(0, self._outstanding - int(headers.get("Nats-Pending-Messages", "0")))
         else:
             self.lose(f"{text.strip() or 'no responders'} ({status})")

@@ -176,6 +176,7 @@ class EmbeddedServer:
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
             env=dict(self._environment) if self._environment is not None else None,
+            start_new_session=True,  # a terminal's Ctrl-C is for the parent, which ends this in its own order
         )
         try:
             async with asyncio.timeout(START_SECONDS):

@@ -1,7 +1,7 @@
 """Fixtures for servers and connections: a real nats-server on a free port of 127.0.0.1.
 
-`nats_server` is shared by the tests of one module, each of which takes a `namespace` of its own; a test that stops or
-kills its server takes `own_server`.
+`nats_server` is shared by the tests of one module, each of which takes a `namespace` of its own; a test
+that stops or kills its server takes `own_server`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
-
 from sojourn.broker.nats import NatsBroker, NatsOptions
 from sojourn.broker.server import EmbeddedServer
 from sojourn.broker.subjects import Subjects
