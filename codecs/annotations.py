@@ -21,6 +21,21 @@ _DATA: Final = (
     "timedelta, UUID, Decimal, bytes, or containers of them"
 )
 
+_MAPPINGS: Final = (msgspec.inspect.DictType, msgspec.inspect.FrozenDictType)
+_NO_KEYS: Final = (
+    msgspec.inspect.NoneType,
+    msgspec.inspect.BoolType,
+    msgspec.inspect.CollectionType,
+    msgspec.inspect.TupleType,
+    msgspec.inspect.DictType,
+    msgspec.inspect.StructType,
+    msgspec.inspect.DataclassType,
+    msgspec.inspect.TypedDictType,
+    msgspec.inspect.NamedTupleType,
+    msgspec.inspect.CustomType,
+)
+"""What JSON cannot have as a key: only text and what has one text form can."""
+
 
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the resolved annotations of `function`, the result's under "return". Raises `DataTypeError`
@@ -70,8 +85,8 @@ def check(annotation: Any, where: str, *, written: str = "") -> None:
     """
     written = written or shown(annotation)
     try:
-        for trail, cls in _foreign(msgspec.inspect.type_info(annotation), "", set()):
-            raise DataTypeError(where + trail, written, _why_foreign(cls))
+        for trail, why in _foreign(msgspec.inspect.type_info(annotation), "", set()):
+            raise DataTypeError(where + trail, written, why)
     except NameError as error:
         reason = f"{error} in one of its fields; define or import it at module level"
         raise DataTypeError(where, written, reason) from error
@@ -81,8 +96,8 @@ def check(annotation: Any, where: str, *, written: str = "") -> None:
         raise DataTypeError(where, written, _why_refused(error)) from error
 
 
-def _foreign(info: Any, trail: str, seen: set[Any]) -> Iterator[tuple[str, type]]:
-    """Yield the classes inside a type that msgspec does not know, with their place in it."""
+def _foreign(info: Any, trail: str, seen: set[Any]) -> Iterator[tuple[str, str]]:
+    """Yield what inside a type is no data: its place in it, and why."""
     if isinstance(info, msgspec.inspect.CustomType):
         if hasattr(info.cls, MEMBERS):
             for cls in getattr(info.cls, MEMBERS):
@@ -90,10 +105,13 @@ def _foreign(info: Any, trail: str, seen: set[Any]) -> Iterator[tuple[str, type]
                     msgspec.inspect.type_info(cls), f"{trail}, member `{cls.__qualname__}`", seen
                 )
         elif not is_pydantic_model(info.cls):
-            yield trail, info.cls
+            yield trail, _why_foreign(info.cls)
         return
     if isinstance(info, msgspec.inspect.ExtType):
-        yield trail, msgspec.msgpack.Ext
+        yield trail, _why_foreign(msgspec.msgpack.Ext)
+        return
+    if isinstance(info, _MAPPINGS) and isinstance(info.key_type, _NO_KEYS):
+        yield trail, "keys of JSON objects are text: make them str, int, an enum, a date or a UUID"
         return
     cls = getattr(info, "cls", None)
     if cls is not None:
@@ -101,7 +119,7 @@ def _foreign(info: Any, trail: str, seen: set[Any]) -> Iterator[tuple[str, type]
             return
         seen.add(cls)
         if hasattr(cls, "__pydantic_validator__"):
-            yield trail, cls
+            yield trail, _why_foreign(cls)
     for name in info.__struct_fields__:
         for part in _parts(getattr(info, name)):
             if isinstance(part, msgspec.inspect.Field):

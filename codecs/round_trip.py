@@ -47,7 +47,15 @@ def difference(sent: Any, back: Any, path: str = "$") -> Difference | None:
         return Difference("members that are equal after a round trip", "others", path)
     if type(sent) is not type(back):
         return Difference(type(back).__name__, type(sent).__name__, path)
-    return _first(difference(a, getattr(back, name, None), f"{path}.{name}") for name, a in fields_of(sent))
+    fields = list(fields_of(sent))
+    if fields or _has_no_equality(type(sent)):
+        return _first(difference(item, getattr(back, name, None), f"{path}.{name}") for name, item in fields)
+    return Difference(f"a {type(sent).__name__} that its text form keeps", "one that it does not", path)
+
+
+def _has_no_equality(cls: type) -> bool:
+    """Whether objects of `cls` are equal to themselves only."""
+    return all("__eq__" not in vars(base) for base in cls.__mro__ if base is not object)
 
 
 def check_same(sent: Any, back: Any, path: str) -> None:

@@ -77,6 +77,15 @@ def _told_apart(members: tuple[Any, ...]) -> bool:
     return True
 
 
+class _StandIn(type):
+    """Class of stand-ins. msgspec checks that its hook returned an instance; whether it did, `decode` has
+    decided.
+    """
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return True
+
+
 @functools.lru_cache(maxsize=512)
 def _choice(members: tuple[type, ...]) -> type:
     """A stand-in class for one union; msgspec hands its values to `decode_foreign`."""
@@ -102,4 +111,4 @@ def _choice(members: tuple[type, ...]) -> type:
             raise refusal(f"object of exactly one of {names}", received)
         return fitting[0]
 
-    return type(names, (), {DECODE_AS: staticmethod(decode), "__qualname__": names, MEMBERS: members})
+    return _StandIn(names, (), {DECODE_AS: staticmethod(decode), "__qualname__": names, MEMBERS: members})
