@@ -61,6 +61,7 @@ class NodeProcess:
             stdout=self._output,
             stderr=self._output,
             env={**os.environ, **self._environment},
+            start_new_session=True,  # a terminal's Ctrl-C is for the parent, which ends this in its own order
         )
 
     async def wait(self) -> int:

@@ -10,8 +10,7 @@ import orjson
 from rich.text import Text
 
 from .connection import Connection, connection_options, reported
-from .failures import CommandFailed, Exit
-from .output import Output, age, clean, moment
+from .output import Output, age, clean
 from .values import DurationValue, JsonValue, NamedValue
 
 if TYPE_CHECKING:
@@ -217,25 +216,3 @@ async def describe(output: Output, connection: Connection, actor: str) -> None:
         return
     output.say(clean(description.sentence), "bold")
     output.facts(description.facts())
-
-
-@click.command()
-@click.argument("actor")
-@connection_options
-@reported
-async def stack(output: Output, connection: Connection, actor: str) -> None:
-    """Show the source lines at which ACTOR sleeps: every branch, its whole chain of awaits.
-
-    The lines come from what its deployment registered: no such code has to run anywhere, and nothing is
-    unpickled.
-    """
-    from sojourn.cluster.views import read_stack
-
-    async with connection.broker() as broker:
-        subjects = await connection.subjects(broker)
-        found = await read_stack(broker, subjects, actor)
-    if found is None:
-        raise CommandFailed(Exit.NOT_FOUND, f"no actor {actor!r}", "`sojourn list` shows those that exist.")
-    if output.json:
-        output.document(found)
-    moment(0)

@@ -16,7 +16,7 @@ COMMANDS: Final[dict[str, str]] = {
     "signal": "actors:signal",
     "result": "actors:result",
     "describe": "actors:describe",
-    "stack": "actors:stack",
+    "stack": "stack:stack",
     "list": "actors:list_actors",
     "cancel": "control:cancel",
     "terminate": "control:terminate",

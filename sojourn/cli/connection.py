@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import getpass
+import logging
+import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -32,6 +35,15 @@ CONNECT_SECONDS: Final = 5.0
 
 P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def operator() -> str:
+    """Who asks, as records keep it: user@host."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # no name for this user id
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +98,11 @@ class Connection:
         from sojourn.actors.client import Client
 
         async with self.broker() as broker:
-            yield Client(broker, await self.subjects(broker))
+            client = Client(broker, await self.subjects(broker), by=operator())
+            try:
+                yield client
+            finally:
+                await client.close()
 
 
 def connection_options(function: F) -> F:
@@ -147,6 +163,9 @@ def reported(function: Callable[Concatenate[Output, P], Awaitable[Exit | None]])
     @functools.wraps(function)
     def command(*args: P.args, **kwargs: P.kwargs) -> None:
         output = Output.standard(json=bool(kwargs.pop("as_json")))
+        logging.getLogger("sojourn").addHandler(
+            logging.NullHandler()
+        )  # a command says itself what went wrong
         try:
             code = asyncio.run(_run(function, output, *args, **kwargs))
         except click.ClickException:

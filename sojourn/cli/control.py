@@ -4,8 +4,6 @@ them.
 
 from __future__ import annotations
 
-import getpass
-import socket
 from typing import Any
 
 import click
@@ -15,25 +13,17 @@ from .output import Output
 from .values import DurationValue
 
 
-def operator() -> str:
-    """Who sends a control message, as the record keeps it: user@host."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # no name for this user id
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"
-
-
 async def _send(
     output: Output, connection: Connection, verb: str, actor: str, done: str, **options: Any
 ) -> None:
     async with connection.client() as client:
-        handle = client.handle(actor)
-        await getattr(handle, verb)(by=operator(), **options)
+        changed = await getattr(client.handle(actor), verb)(**options)
     if output.json:
-        output.document({"id": actor, "request": verb, "by": operator()})
+        output.document({"id": actor, "request": verb, "changed": changed is not False})
     else:
-        output.say(f"{actor}: {done}")
+        output.say(
+            f"{actor}: {done}" if changed is not False else f"{actor}: nothing changed, it had ended already"
+        )
 
 
 @click.command()

@@ -1,0 +1,239 @@
+"""`sojourn dev`: a server and one node for the code you are writing, reloaded when you save."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from .changed import changed_actors
+from .connection import reported
+from .devfile import FOLDER, DevFile
+from .failures import CommandFailed, Exit
+from .output import Output, clean
+
+if TYPE_CHECKING:
+    from sojourn.broker.nats import NatsBroker
+    from sojourn.broker.subjects import Subjects
+    from sojourn.processes import NodeProcess
+
+DRAIN_SECONDS: Final = 5.0
+"""How long the node may finish running steps before a reload hands them over to the next."""
+READY_SECONDS: Final = 30.0
+POLL_SECONDS: Final = 0.05
+SHOWN: Final = 20
+"""Actors that are listed by name when their code changed; the rest are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """What one run of `sojourn dev` works with."""
+
+    app: str
+    server: str
+    namespace: str
+    key: Path
+    level: str
+    broker: NatsBroker
+    subjects: Subjects
+    output: Output
+
+
+@click.command()
+@click.argument("app")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=0,
+    help="Port of the NATS server.  [default: a free one]",
+)
+@click.option("-n", "--namespace", default="default", show_default=True)
+@click.option(
+    "--reload/--no-reload",
+    default=True,
+    help="Reload when a Python file beside APP changes.  [default: reload]",
+)
+@click.option(
+    "--log",
+    "level",
+    type=click.Choice(("debug", "info", "warning", "error")),
+    default="warning",
+    show_default=True,
+)
+@reported
+async def dev(output: Output, app: str, port: int, namespace: str, reload: bool, level: str) -> None:
+    """Run APP (a file such as `app.py`, or a module) on a server of its own, and reload it when it changes.
+
+    Everything is kept in ./.sojourn: the streams, and the key that seals records. Other commands in this
+    folder find the server by themselves. After a reload, workflows that sleep inside a function you changed
+    are listed; they wait, unharmed, for the code they were suspended in.
+    """
+    here = Path.cwd()
+    folder = _watched_folder(app)
+    running = DevFile.read(here)
+    if running is not None:
+        raise CommandFailed(
+            Exit.REFUSED, f"`sojourn dev` runs in this folder already (process {running.pid})"
+        )
+    stop = _stopped_by_signals()
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(_session(output, here, app, port, namespace, level))
+        output.say(f"server     {session.server}", "bold")
+        output.say(f"namespace  {namespace}, kept in ./{FOLDER}")
+        saved = await stack.enter_async_context(_changes(folder)) if reload else asyncio.Event()
+        while not stop.is_set():
+            async with _node(session) as process:
+                await _first(stop.wait(), saved.wait(), process.wait())
+                if not (process.running or stop.is_set() or saved.is_set()):
+                    output.say("the node has ended; save a file to start it again", "yellow")
+                    await _first(stop.wait(), saved.wait())
+            if saved.is_set():
+                saved.clear()
+                output.say("changed; reloading", "bold")
+
+
+@asynccontextmanager
+async def _session(
+    output: Output, here: Path, app: str, port: int, namespace: str, level: str
+) -> AsyncIterator[_Session]:
+    """Server, topology, key and connection; the address is left for other commands."""
+    from sojourn.broker.nats import NatsBroker, NatsOptions
+    from sojourn.broker.server import EmbeddedServer
+    from sojourn.broker.topology import Topology, apply
+    from sojourn.codecs.keyring import Keyring
+
+    place = here / FOLDER
+    place.mkdir(exist_ok=True)
+    key = place / "key"
+    if not key.exists():
+        Keyring.generate(key)
+    async with EmbeddedServer(place / "jetstream", port=port) as server:
+        broker = await NatsBroker.connect(NatsOptions(servers=server.url, name="sojourn dev"))
+        try:
+            topology = Topology(namespace=namespace, app="dev")
+            await apply(broker, topology)
+            DevFile(server.url, namespace, os.getpid()).write(here)
+            yield _Session(app, server.url, namespace, key, level, broker, topology.subjects, output)
+        finally:
+            DevFile.remove(here)
+            await broker.close()
+
+
+@asynccontextmanager
+async def _node(session: _Session) -> AsyncIterator[NodeProcess]:
+    """One life of the node: started, said to be ready, drained on leaving."""
+    from sojourn.processes import NodeProcess
+
+    name = f"dev-{secrets.token_hex(3)}"
+    arguments = [session.app, "--server", session.server, "--namespace", session.namespace, "--node-id", name]
+    arguments += ["--key-file", str(session.key), "--drain", f"{DRAIN_SECONDS:g}s", "--log", session.level]
+    process = NodeProcess(name, arguments)
+    await process.start()
+    try:
+        await _say_ready(session, process)
+        yield process
+    finally:
+        await process.stop(DRAIN_SECONDS + 10.0)
+
+
+async def _say_ready(session: _Session, process: NodeProcess) -> None:
+    """Wait until the node has joined, then say what it runs and who cannot go on with it. Silent when it ended instead."""
+    from sojourn.broker.cluster_keys import ClusterKeys
+    from sojourn.cluster.deployment import read
+    from sojourn.cluster.directory import Directory
+    from sojourn.cluster.views import list_indexes
+
+    directory = Directory(session.broker, session.subjects)
+    async with asyncio.timeout(READY_SECONDS):
+        while process.running:
+            member = (await directory.member(process.name)).value
+            if member is not None and member.state == "ready":
+                break
+            await asyncio.sleep(POLL_SECONDS)
+    if not process.running or member is None:
+        return
+    deployment = await read(ClusterKeys(session.broker, session.subjects), member.deployment)
+    if deployment is None:
+        return
+    session.output.say(
+        f"node       {process.name} runs {', '.join(sorted(deployment.workflows)) or 'no workflows'}", "green"
+    )
+    changed = await changed_actors(list_indexes(session.broker, session.subjects), deployment)
+    if changed:
+        session.output.say(
+            f"{len(changed)} workflows sleep in code that has changed; they wait for it:", "yellow"
+        )
+        session.output.table(
+            ("id", "workflow", "waits for", "changed"),
+            (
+                (one.index.actor, one.index.workflow, one.index.wait, ", ".join(one.functions))
+                for one in changed[:SHOWN]
+            ),
+        )
+        session.output.note(
+            "Undo the change to let them go on, or end them with `sojourn terminate ID`. New ones run the new code."
+        )
+
+
+def _watched_folder(app: str) -> Path:
+    """Where to look for changes: the folder of a file, else the current one. Raises a usage error for a file that is not there."""
+    path = app.partition(":")[0]
+    if not path.endswith(".py"):
+        return Path.cwd()
+    if not Path(path).is_file():
+        raise click.BadParameter(f"no such file: {clean(path)}", param_hint="APP")
+    return Path(path).resolve().parent
+
+
+def _stopped_by_signals() -> asyncio.Event:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for which in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(which, stop.set)
+    return stop
+
+
+@asynccontextmanager
+async def _changes(folder: Path) -> AsyncIterator[asyncio.Event]:
+    """An event that is set when Python files change."""
+    try:
+        from watchfiles import PythonFilter, awatch
+    except ImportError:
+        raise CommandFailed(
+            Exit.USAGE,
+            "reloading needs the package watchfiles",
+            "pip install 'sojourn[dev]', or use --no-reload",
+        ) from None
+    saved, stop = asyncio.Event(), asyncio.Event()
+
+    async def watch() -> None:
+        async for _ in awatch(folder, watch_filter=PythonFilter(), stop_event=stop):
+            saved.set()
+
+    task = asyncio.create_task(watch(), name="watch files")
+    try:
+        yield saved
+    finally:
+        stop.set()
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def _first(*coroutines: Coroutine[Any, Any, object]) -> None:
+    """Return when the first has ended; the others are cancelled."""
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

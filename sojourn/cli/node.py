@@ -1,0 +1,101 @@
+"""`sojourn node`: one process that runs workflows."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+import click
+
+from .connection import Connection, connection_options
+from .failures import report
+from .keys import key_option, keyring
+from .output import Output
+from .values import DurationValue
+
+LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+@click.command()
+@click.argument("app")
+@click.option("--node-id", help="Name of this node; one living process may have it.  [default: drawn]")
+@click.option("--deployment", help="Label of this version of your code.  [default: drawn from the code]")
+@key_option
+@click.option(
+    "--capacity",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Share of the work.",
+)
+@click.option(
+    "--drain", type=DurationValue(), default="30s", show_default=True, help="How long SIGTERM may take."
+)
+@click.option(
+    "--health-host", default="127.0.0.1", show_default=True, help="Address of /livez, /readyz, /metrics."
+)
+@click.option(
+    "--health-port", type=click.IntRange(0, 65_535), default=0, help="Their port.  [default: a free one]"
+)
+@click.option("--no-health", is_flag=True, help="Serve no health pages.")
+@click.option("--log", "level", type=click.Choice(LEVELS), default="info", show_default=True)
+@connection_options
+def node(
+    connection: Connection,
+    app: str,
+    node_id: str | None,
+    deployment: str | None,
+    key_file: Path | None,
+    capacity: float,
+    drain: float,
+    health_host: str,
+    health_port: int,
+    no_health: bool,
+    level: str,
+) -> None:
+    """Run APP's workflows and steps: a module (`shop.workflows`), `module:attribute`, or a file (`app.py`).
+
+    SIGTERM drains: what runs is finished or handed over, nothing is cancelled, no step is repeated. A second one leaves at once.
+    """
+    logging.basicConfig(
+        level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+    )
+    try:
+        from sojourn.cluster.node import NodeOptions, run_node
+
+        options = NodeOptions(
+            app=importable(app),
+            nats=connection.options("sojourn node"),
+            keyring=keyring(key_file),
+            namespace=connection.namespace,
+            node_id=node_id,
+            deployment=deployment,
+            capacity=capacity,
+            drain_seconds=drain,
+            health_host=health_host,
+            health_port=None if no_health else health_port,
+        )
+        code = run_node(options)
+    except (
+        BaseException
+    ) as error:  # every failure becomes an exit code and a sentence; defects keep their traceback
+        if isinstance(error, SystemExit | click.ClickException):
+            raise
+        sys.exit(report(error, Output.standard(json=False)))
+    sys.exit(code)
+
+
+def importable(app: str) -> str:
+    """APP as a module name: a file's folder is put on the path first, else the current folder, as `python -m` does."""
+    path, colon, attribute = app.partition(":")
+    if path.endswith(".py"):
+        file = Path(path).resolve()
+        if not file.is_file():
+            raise click.BadParameter(f"no such file: {path}", param_hint="APP")
+        sys.path.insert(0, str(file.parent))
+        return f"{file.stem}{colon}{attribute}"
+    sys.path.insert(0, os.getcwd())
+    return app
