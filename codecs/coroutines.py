@@ -102,7 +102,7 @@ def capture(target: Any, code: Code) -> tuple[Any, ...]:
     if kind != CREATED:
         mask = _wanted(code, at.lasti, mask)
     contents = slots.values(target, at, mask) if mask else []
-    state = (at.lasti * 4 | kind, mask, slots.handled(target), contents)
+    state = (at.lasti * 4 | kind, mask | 1 << at.count, slots.handled(target), contents)
     extras = _extras(target, code.code)
     return (*state, extras) if extras else state
 

@@ -427,10 +427,30 @@ def _as_code(code: types.CodeType, reference: str, function: types.FunctionType)
     return Code(code, reference, function, _maker(code, function), slot_count(code), slot_names(code))
 
 
+class _Nothing:
+    """Stands for the iterable of a generator expression until its slots are written."""
+
+    def __iter__(self) -> _Nothing:
+        return self
+
+    def __aiter__(self) -> _Nothing:
+        return self
+
+    def __next__(self) -> Any:
+        raise StopIteration
+
+    async def __anext__(self) -> Any:
+        raise StopAsyncIteration
+
+
+_NOTHING = _Nothing()
+
+
 def _maker(code: types.CodeType, function: types.FunctionType) -> Callable[[], Any]:
     """A function that returns a fresh coroutine of `code`, its arguments filled with None."""
     cells = tuple(types.CellType() for _ in code.co_freevars)
-    positional = (None,) * code.co_argcount
+    # From 3.15 a generator expression asks its argument for an iterator before it is suspended for the first time.
+    positional = tuple(_NOTHING if name == ".0" else None for name in code.co_varnames[: code.co_argcount])
     make = types.FunctionType(code, function.__globals__, code.co_name, positional, cells)
     make.__qualname__ = code.co_qualname
     if code.co_kwonlyargcount:

@@ -164,7 +164,8 @@ def _verify(layout: Layout) -> None:
         )
         waiting = slots(outer)
         must(len(waiting) > len(names), "number of live slots")
-        must(waiting[-1] == id(inner), "value stack")
+        stack = [word for word in waiting[len(names) :] if word]  # 3.15 keeps a null above what is awaited
+        must(stack[-1:] == [id(inner)], "value stack")
         caught = _word(id(outer) + layout.exception)
         must(caught == waiting[0], "handled exception")
         must(_word(caught + WORD) == id(KeyError), "handled exception")

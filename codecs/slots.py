@@ -163,12 +163,15 @@ def write(
 ) -> None:
     """Make `target`, fresh from calling its function, stand where another stood. Takes what is in `contents` over.
 
+    The highest bit of `mask` stands past the last slot, and so says how many there are: the top of the stack may be null.
+
     Raises ValueError when the slots do not fit the code: nothing is written then.
     """
     layout = current()
     fixed = slot_count(code)
-    count = max(mask.bit_length(), fixed)
-    if mask.bit_count() != len(contents) or count > fixed + code.co_stacksize:
+    count = mask.bit_length() - 1
+    mask ^= 1 << max(count, 0)
+    if mask.bit_count() != len(contents) or not fixed <= count <= fixed + code.co_stacksize:
         raise ValueError(f"{code.co_qualname}: the stored slots do not fit its code")
     if not 0 <= lasti < len(code.co_code) or lasti & 1:
         raise ValueError(f"{code.co_qualname}: the stored position is outside its code")
@@ -233,7 +236,7 @@ def _tag(value: Any) -> int:
     from sys import _is_immortal  # type: ignore[attr-defined]  # CPython 3.14 and later only
 
     if type(value) is TaggedInt:
-        return value.word
+        return value.word | 3
     return id(value) | 1 if _is_immortal(value) else id(value)
 
 
