@@ -27,7 +27,8 @@ _RECEIVE = ("receive", "receive_message")
 _VERBS = f"{__package__}.verbs"
 _LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
-_PADDING = ("PUSH_NULL", "PRECALL", "CACHE", "NOP", "EXTENDED_ARG", "COPY_FREE_VARS", "RESUME")
+_PADDING = ("CACHE", "NOP", "EXTENDED_ARG", "COPY_FREE_VARS", "RESUME")
+_CALLS = ("PRECALL", "CALL", "CALL_KW")
 _UNKNOWN = object()
 
 
@@ -109,10 +110,11 @@ class _Walk:
         instructions = [i for i in dis.get_instructions(code) if i.opname not in _PADDING]
         position = 0
         while position < len(instructions):
-            position = self._reference(instructions, position, namespace, cells)
+            position = self._reference(code, instructions, position, namespace, cells)
 
     def _reference(
         self,
+        code: CodeType,
         instructions: list[dis.Instruction],
         position: int,
         namespace: Mapping[str, Any],
@@ -130,44 +132,71 @@ class _Walk:
         value = _lookup(str(first.argval), namespace, cells)
         while position < len(instructions) and instructions[position].opname in _ATTRIBUTES:
             name = str(instructions[position].argval)
-            position += 1
             if name in _RECEIVE and isinstance(value, Channel):
                 break
+            position += 1
+            if value is not _UNKNOWN and not isinstance(value, ModuleType):
+                self.follow(value)
             value = _attribute(value, name)
             if value is _UNKNOWN and name in _RECEIVE:
                 raise _CannotTell
         if _is_receive(value):
-            self._constant_names(instructions, position, namespace, cells)
+            self._constant_names(code, instructions, position, namespace, cells)
         elif value is Channel:
             raise _CannotTell  # made inside a function
         elif value is not _UNKNOWN:
             self.follow(value)
+        if isinstance(value, Channel) and position < len(instructions):
+            return position + (instructions[position].opname in _ATTRIBUTES)  # its own `.receive`
         return position
 
     def _constant_names(
         self,
+        code: CodeType,
         instructions: list[dis.Instruction],
         position: int,
         namespace: Mapping[str, Any],
         cells: Mapping[str, Any],
     ) -> None:
-        """The names and channels given to `receive`: constants and known channels up to the first keyword or
-        the call.
-        """
-        given = 0
-        for instruction in instructions[position:]:
-            if instruction.opname == "LOAD_CONST" and isinstance(instruction.argval, str):
-                self.found.setdefault(instruction.argval, None)
-                self._types.setdefault(instruction.argval, Any)
-            elif instruction.opname in _LOADS and isinstance(
-                _lookup(str(instruction.argval), namespace, cells), Channel
+        """The channels given to `receive`: each a constant name or a known channel, or it cannot be told."""
+        for argument in _positional_arguments(instructions, position, code.co_consts):
+            if argument.opname == "LOAD_CONST" and isinstance(argument.argval, str):
+                self.found.setdefault(argument.argval, None)
+                self._types.setdefault(argument.argval, Any)
+            elif argument.opname not in _LOADS or not isinstance(
+                _lookup(str(argument.argval), namespace, cells), Channel
             ):
-                pass  # collected where it is read as a reference
-            else:
-                break
-            given += 1
-        if not given:
-            raise _CannotTell
+                raise _CannotTell  # a known channel is collected where it is read as a reference
+
+
+def _positional_arguments(
+    instructions: list[dis.Instruction], position: int, consts: tuple[Any, ...]
+) -> list[dis.Instruction]:
+    """The instructions that make the positional arguments of the call whose function was just loaded, by
+    following the stack.
+
+    `made[n]` is the instruction that made the value in place n above the function. An f-string or a sum is
+    made by an instruction that is no load, so it is told from a constant.
+    """
+    made: list[dis.Instruction] = []
+    names: tuple[str, ...] = ()
+    if position < len(instructions) and instructions[position].opname == "PUSH_NULL":
+        position += 1
+    for instruction in instructions[position:]:
+        name, argument = instruction.opname, instruction.arg
+        if name == "KW_NAMES":
+            names = consts[argument or 0]  # 3.11 does not resolve it
+        elif name == "CALL_KW" and made and argument == len(made) - 1:
+            return made[: len(made) - 1 - len(made[-1].argval)]
+        elif name in _CALLS and argument == len(made):
+            return made[: len(made) - len(names)]
+        if "JUMP" in name or "RETURN" in name or name == "CALL_FUNCTION_EX":
+            break
+        depth = len(made) + dis.stack_effect(instruction.opcode, argument)
+        if depth < 0:
+            break
+        made = [*made[: depth - 1], *([instruction] * (depth - len(made[: depth - 1])))]
+    raise _CannotTell
 
 
 def _is_receive(value: object) -> bool:
