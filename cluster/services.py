@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from .alone import Alone
 from .gate import Gate
+from .steps import LocalSteps
 
 if TYPE_CHECKING:
     from sojourn.actors.engine import Engine
@@ -28,9 +30,7 @@ if TYPE_CHECKING:
     from sojourn.broker.subjects import Subjects
     from sojourn.codecs.keyring import Keyring
 
-    from .alone import Alone
     from .hot_cache import HotCache
-    from .steps import LocalSteps
 
 
 class Fault(Protocol):
@@ -61,18 +61,6 @@ class Meter(Protocol):
 
     def observe(self, name: str, value: float, **labels: str) -> None:
         """Add one value (seconds or bytes) to a histogram."""
-
-
-def _local_steps() -> LocalSteps:
-    from .steps import LocalSteps  # at the first use: that module needs this one's names
-
-    return LocalSteps()
-
-
-def _alone() -> Alone:
-    from .alone import Alone
-
-    return Alone()
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,9 +105,9 @@ class PartitionServices:
     monotonic: Callable[[], float]
     """Seconds; for intervals only."""
     fault: Fault = no_fault
-    steps: LocalSteps = field(default_factory=_local_steps)
+    steps: LocalSteps = field(default_factory=LocalSteps)
     """Local steps that this life of the node runs, whatever became of their partitions."""
-    alone: Alone = field(default_factory=_alone)
+    alone: Alone = field(default_factory=Alone)
     """The gate through which a suspected actor runs alone (I7)."""
     log: logging.Logger = logging.getLogger("sojourn.cluster")  # noqa: RUF009 - loggers are process-wide singletons by design
 

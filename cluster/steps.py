@@ -112,6 +112,11 @@ class LocalSteps:
             run.listener = None
         return len(running)
 
+    def abandon(self, services: PartitionServices) -> None:
+        """End every step and forget its outcome: the node leaves at once."""
+        for key in tuple(self._running):
+            self.cancel(services, key)
+
     async def wait_finished(self, p: int) -> None:
         """Return when no step of the partition runs here and every outcome owed to `done` is stored."""
         while self.count(p):

@@ -26,6 +26,7 @@ from sojourn.broker.held import HeldEvent, HeldStore
 from sojourn.broker.nats import NatsBroker
 from sojourn.broker.seam import ConsumerConfig, Publish
 from sojourn.broker.subjects import Subjects, Token, actor_id, channel_name
+from sojourn.broker.topology import Limits as StreamLimits
 from sojourn.broker.topology import Topology, apply
 from sojourn.cluster.commits import read_record
 from sojourn.cluster.gate import Gate
@@ -37,6 +38,9 @@ from sojourn.codecs.keyring import Keyring
 from sojourn.codecs.record import Record, Status
 
 KEY = b"k" * 32
+MIB = 1024 * 1024
+SMALL = StreamLimits(mail_bytes=16 * MIB, held_bytes=16 * MIB, dead_bytes=MIB)
+"""A module's namespaces share one server: none may reserve much of it."""
 _ids = itertools.count(1)
 
 
@@ -96,6 +100,7 @@ class Owner:
     def die(self) -> None:
         """As a killed process: nothing more is done, and its lease is over."""
         self.living.discard(self.services.runner)
+        self.services.steps.abandon(self.services)
         self.partition.drop()
 
     async def record(self, actor: str) -> Record | None:
@@ -175,13 +180,34 @@ class Owner:
         )
 
 
+class Crash:
+    """A fault that kills its owner the `count`th time it passes `point`."""
+
+    def __init__(self, point: str, count: int = 1, about: str = "") -> None:
+        self.point = point
+        self.count = count
+        self.about = about
+        self.owner: Owner | None = None
+        self.happened = asyncio.Event()
+
+    def __call__(self, point: str, about: str = "") -> None:
+        if point != self.point or (self.about and about != self.about) or self.happened.is_set():
+            return
+        self.count -= 1
+        if self.count == 0:
+            assert self.owner is not None
+            self.happened.set()
+            self.owner.die()
+            raise asyncio.CancelledError
+
+
 MakeOwner = Callable[..., Awaitable[Owner]]
 
 
 @pytest.fixture
 async def topology(broker: NatsBroker, namespace: str) -> Topology:
     """One partition, so that one owner has every actor."""
-    wanted = Topology(namespace=namespace, app="test", partitions=1)
+    wanted = Topology(namespace=namespace, app="test", partitions=1, limits=SMALL)
     await apply(broker, wanted)
     return wanted
 
@@ -253,6 +279,8 @@ async def owners(
         )
         living.add(services.runner)
         owner = Owner(broker, subjects, services, next(epochs), living)
+        if isinstance(fault, Crash):
+            fault.owner = owner
         made.append(owner)
         if attach:
             await owner.attach(taken_over=taken_over)

@@ -1,0 +1,59 @@
+"""What actors cost: round trips per local step, memory once parked."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from sojourn.actors.limits import Limits
+from sojourn.actors.registry import Registry
+from sojourn.actors.step import step
+from sojourn.actors.verbs import sleep
+from sojourn.actors.workflow import workflow
+
+from .conftest import MakeOwner, completed
+
+pytestmark = pytest.mark.integration
+
+REGISTRY = Registry()
+
+
+@step(registry=REGISTRY)
+async def add(n: int) -> int:
+    return n + 1
+
+
+@workflow(registry=REGISTRY)
+async def count_to(n: int) -> int:
+    total = 0
+    for _ in range(n):
+        total = await add(total)
+    return total
+
+
+@workflow(registry=REGISTRY)
+async def nap(seconds: float) -> str:
+    await sleep(seconds)
+    return "rested"
+
+
+async def test_a_local_step_costs_one_round_trip(owners: MakeOwner) -> None:
+    owner = await owners(limits=Limits(transitions_per_second=100_000))
+    await owner.start("few", "count_to", 1)
+    await owner.until_ended("few")
+    await owner.until_quiet()
+    await owner.start("many", "count_to", 101)
+    before = owner.broker.requests_sent
+    assert completed(await owner.until_ended("many", seconds=30)) == 101
+    assert owner.services.marks.commits == (1 + 2 + 1) - 1 + (1 + 101) + 1
+    # Beside the puts: the leader reads of this test's own `until_ended`, the load, seal and acknowledgement.
+    assert owner.broker.requests_sent - before < 250
+
+
+async def test_parked_actors_leave_nothing_in_the_owners_memory(owners: MakeOwner) -> None:
+    owner = await owners(hot_actors=10)
+    await asyncio.gather(*(owner.start(f"s{n}", "nap", 3600) for n in range(200)))
+    await owner.until_messages("ctl", 0)
+    await owner.until_quiet()
+    assert owner.partition.statistics().hosts == 0
+    assert owner.partition.statistics().hot <= 10
