@@ -15,6 +15,9 @@ Only the first message of a batch carries the expectation: the server checks a b
 before it and stores all or nothing (tried on 2.15.1, R1 and R3; repeating it on every message is accepted
 too and tells nothing more).
 
+A fence can always be written, even when HELD is full to the byte: the fence that ends a batch is larger than
+the fence an attach writes, and rolling up the former one freed its room.
+
 One `HeldStore` serves a node. It keeps the last fence per partition, and moves of one partition run one
 after another.
 """
@@ -54,6 +57,7 @@ MAX_MOVE = 199
 """Events in one atomic batch; with the fence 200 (25,000 moves/s on R1 at that size; the server allows
 1,000).
 """
+ATTACH_FENCE_BYTES, BATCH_FENCE_BYTES = 384, 512
 UNKNOWN_TRIES = 3
 FENCE_TRIES = 10
 _READS_IN_FLIGHT = 64
@@ -366,9 +370,11 @@ class HeldStore:
         return _Batch((*events, fence), batch_id, tuple(move.origin for move in moves))
 
     def _fence_message(self, partition: int, epoch: int, batch_id: str, expect: int | None) -> Publish:
+        """`expect` is given at an attach; in a batch the first event carries the expectation."""
+        body = orjson.dumps({"epoch": epoch, "id": batch_id, "node": self._node[:128]})
         return Publish(
             self._subjects.held_fence(partition),
-            orjson.dumps({"epoch": epoch, "id": batch_id, "node": self._node}),
+            body.ljust(ATTACH_FENCE_BYTES if expect is not None else BATCH_FENCE_BYTES),
             expect_last=expect,
             expect_filter=None if expect is None else self._subjects.held_filter(partition),
             rollup=True,

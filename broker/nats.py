@@ -14,12 +14,14 @@ import logging
 import secrets
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription as NatsSubscription
 from nats.errors import Error as NatsError
 from sojourn.broker import nats_wire as wire
 from sojourn.broker.errors import (
@@ -80,6 +82,8 @@ class NatsOptions:
     reconnect_wait: float = 0.2
     ping_interval: float = 10.0
     max_in_flight: int = 1024
+    heartbeat: float = 5.0
+    """Idle heartbeats of pulls."""
 
     def __repr__(self) -> str:  # never the secrets
         return f"<NatsOptions {self.servers} name={self.name} inbox_prefix={self.inbox_prefix}>"
@@ -92,6 +96,8 @@ class NatsBroker:
         self._options = options
         self._client = Client()
         self._requests = Requests(self._client, options.inbox_prefix, options.max_in_flight)
+        self._subscriptions: set[_NatsSubscription] = set()
+        self._revival: asyncio.Task[None] | None = None
         self._listeners: list[Callable[[bool], None]] = []
         self._pulls: set[NatsPull] = set()
         self._last_error = ""
@@ -167,6 +173,8 @@ class NatsBroker:
         if self._closed:
             return
         self._closed = True
+        if self._revival is not None:
+            self._revival.cancel()
         for pull in list(self._pulls):
             await pull.stop()
         self._requests.close()
@@ -195,9 +203,35 @@ class NatsBroker:
         self._tell(True)
 
     async def _on_closed(self) -> None:
-        if not self._closed:
-            log.error("the broker ended the connection for good: %s", self._last_error or "no reason given")
-            self._requests.fail_all("the broker ended the connection")
+        """nats-py gives up for good after some errors of the server (authentication expired, too many connections).
+
+        A node must come back by itself: connect anew, with the same subscriptions.
+        """
+        if self._closed or self._revival is not None:
+            return
+        log.error(
+            "the broker ended the connection: %s; connecting anew", self._last_error or "no reason given"
+        )
+        self._requests.fail_all("the broker ended the connection")
+        self._revival = asyncio.get_running_loop().create_task(self._revive())
+
+    async def _revive(self) -> None:
+        while not self._closed:
+            await asyncio.sleep(self._options.reconnect_wait)
+            self._client = Client()
+            self._requests.use(self._client)
+            try:
+                async with asyncio.timeout(self._options.connect_timeout):
+                    await self._connect()
+                    for subscription in list(self._subscriptions):
+                        await subscription.begin(self._client)
+            except (TimeoutError, NatsError, OSError) as error:
+                self._last_error = self._last_error or repr(error)
+                await self._client.close()
+                continue
+            self._revival = None
+            await self._on_reconnect()
+            return
 
     def _tell(self, up: bool) -> None:
         if not self._closed:
@@ -417,6 +451,7 @@ class NatsBroker:
             batch=batch,
             last_seq=answer["delivered"]["consumer_seq"],
             on_over=self._pulls.discard,
+            heartbeat=self._options.heartbeat,
         )
         self._pulls.add(pull)
         await pull.begin(f"{self._options.inbox_prefix}.{secrets.token_hex(8)}")
@@ -452,14 +487,12 @@ class NatsBroker:
         """Receive plain messages on a subject (wildcards allowed)."""
         self._check_open("subscribe")
 
-        async def deliver(message: Msg) -> None:
-            await on_message(_received(message))
-
+        subscription = _NatsSubscription(subject, on_message, self._subscriptions)
         try:
-            inner = await self._client.subscribe(subject, cb=deliver, pending_msgs_limit=SUBSCRIPTION_PENDING)
+            await subscription.begin(self._client)
         except NatsError as error:
             raise OutcomeUnknown("subscribe", subject, repr(error)) from error
-        return _NatsSubscription(self._client, inner.unsubscribe)
+        return subscription
 
     async def reply(self, message: Received, payload: bytes = b"", headers: Headers | None = None) -> None:
         """Answer a request; a message that asked for no reply gets none."""
@@ -506,18 +539,35 @@ class NatsBroker:
 
 
 class _NatsSubscription:
-    def __init__(self, client: Client, unsubscribe: Callable[[], Awaitable[None]]) -> None:
-        self._client = client
-        self._unsubscribe: Callable[[], Awaitable[None]] | None = unsubscribe
+    """A plain subscription, begun again on a new connection."""
+
+    def __init__(
+        self,
+        subject: str,
+        on_message: Callable[[Received], Awaitable[None]],
+        register: set[_NatsSubscription],
+    ) -> None:
+        self._subject = subject
+        self._on_message = on_message
+        self._register = register
+        self._inner: NatsSubscription | None = None
+
+    async def begin(self, client: Client) -> None:
+        self._inner = await client.subscribe(
+            self._subject, cb=self._deliver, pending_msgs_limit=SUBSCRIPTION_PENDING
+        )
+        self._register.add(self)
 
     async def stop(self) -> None:
         """Unsubscribe. Stopping twice is fine."""
-        unsubscribe, self._unsubscribe = self._unsubscribe, None
-        if unsubscribe is not None and not self._client.is_closed:
-            try:
-                await unsubscribe()
-            except NatsError:
-                return  # the connection is going down: so is the subscription
+        self._register.discard(self)
+        inner, self._inner = self._inner, None
+        if inner is not None:
+            with suppress(NatsError):  # the connection is going down: so is the subscription
+                await inner.unsubscribe()
+
+    async def _deliver(self, message: Msg) -> None:
+        await self._on_message(_received(message))
 
 
 def _received(message: Msg) -> Received:

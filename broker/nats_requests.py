@@ -61,6 +61,10 @@ class Requests:
         self.sent = 0
         """Requests sent in the life of this connection: round trips, for tests and figures."""
 
+    def use(self, client: Client) -> None:
+        """Go on over another client; `start` follows when it is connected."""
+        self._client = client
+
     async def start(self) -> None:
         """Subscribe to the inbox; nats-py keeps the subscription over reconnects."""
         await self._client.subscribe(

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 from sojourn.broker.errors import FencedOff, MoveUnsettled, OutcomeUnknown
 from sojourn.broker.held import MAX_MOVE, HeldStore, Move, Moved, MoveRefused
-from sojourn.broker.seam import Ack, Broker, Publish
-from sojourn.broker.subjects import Subjects, actor_id, channel_name
+from sojourn.broker.seam import Ack, Broker, Publish, Stored
+from sojourn.broker.subjects import Mail, Subjects, actor_id, channel_name
 from sojourn.broker.topology import Limits, Topology, apply
 from sojourn.codecs.record import Origin
 
@@ -279,3 +279,27 @@ async def test_partitions_do_not_disturb_each_other(
     await other.fence((p + 1) % subjects.partitions, 9)
 
     assert isinstance(await held.move(p, await mails(b"a")), Moved)
+
+
+async def test_a_partition_can_be_attached_when_held_is_full_to_the_byte(
+    world: World, broker: Broker
+) -> None:
+    """Otherwise a flood of mail to unknown actors could keep every new owner out for ever."""
+    topology = Topology(namespace=world.name(), app="app", limits=Limits(held_bytes=40_000))
+    await apply(broker, topology)
+    subjects = topology.subjects
+    held, p = HeldStore(broker, subjects), subjects.partition_of(ACTOR)
+    await held.fence(p, 1)
+    event, sequence = Mail(p, ACTOR, channel_name("c")), 0
+    for size in (8000, 1000, 100, 10, 1):
+        while True:
+            sequence += 1
+            stored = Stored(subjects.mail_stream, sequence, "x", bytes(size), {}, 1.0)
+            result = await held.move(p, [Move(event, stored, Origin("mail", 1, sequence))])
+            if result == Moved((None,)):
+                break
+
+    successor = HeldStore(broker, subjects, node="n" * 128)
+    await successor.fence(p, 10**9)
+    await successor.fence(p, 10**9 + 1)
+    assert await successor.delete((await successor.list(p))[0].seq)
