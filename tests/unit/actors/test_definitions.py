@@ -130,7 +130,7 @@ s: Any = step(registry=R)
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: w(sync_function), "sync_function: is a plain `def`; write `async def`; if it has effects and awaits nothing, make it a @step"),
+        (lambda: w(sync_function), "sync_function: is a plain `def`; write `async def`; if it has effects"),
         (lambda: w(async_generator), "async_generator: is an async generator; a workflow returns its result"),
         (lambda: s(async_generator), "async_generator: is a generator; a step returns its result"),
         (lambda: s(generator), "generator: is a generator; a step returns its result"),
@@ -245,7 +245,7 @@ def test_a_nested_function_is_registered_under_its_qualified_name() -> None:
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     with pytest.raises(NoSuchWorkflow, match=r"no workflow 'shrt'; did you mean 'short'\?"):
         R.workflow("shrt")
-    with pytest.raises(NoSuchStep, match="known: .*'look_up'.*'plain'"):
+    with pytest.raises(NoSuchStep, match=r"known: .*'look_up'.*'plain'"):
         R.step("zzz")
     with pytest.raises(NoSuchStep, match="no step is known here"):
         Registry().step("zzz")
