@@ -2,12 +2,12 @@
 
 Six steps, in this order, each with a name at which tests crash:
 
-1. `attach_claimed`: compare-and-swap `owner.<p>` to this node, its lease, epoch + 1;
-2. `attach_deleted`: delete the partition's durable consumers of lower epochs;
-3. `attach_created`: create those of this epoch (`p17-e42`), one on each of MAIL, CTL, WAKE;
-4. `attach_fenced`: write the fence into HELD;
-5. `attach_listed`: list HELD;
-6. `attach_verified`: read `owner.<p>` once more from the leader, and leave if it is not this epoch's.
+1. `attach_owner`: compare-and-swap `owner.<p>` to this node, its lease, epoch + 1;
+2. `attach_delete`: delete the partition's durable consumers of lower epochs;
+3. `attach_create`: create those of this epoch (`p17-e42`), one on each of MAIL, CTL, WAKE;
+4. `attach_fence`: write the fence into HELD;
+5. `attach_list`: list HELD;
+6. `attach_verify`: read `owner.<p>` once more from the leader, and leave if it is not this epoch's.
 
 Whoever is interrupted between two of them leaves a state that the next owner takes over by the same steps.
 Deleting a consumer answers the old owner's pull with 409, makes its late acknowledgements void, and gives
@@ -125,20 +125,20 @@ class Attacher:
         await self._check_may_attach(p, former)
         about = str(p)
         mine = await self._take(p, former)
-        self._fault("attach_claimed", about)
+        self._fault("attach_owner", about)
         await self._each_stream(lambda short: self._delete_former(p, short, former))
-        self._fault("attach_deleted", about)
+        self._fault("attach_delete", about)
         await self._each_stream(lambda short: self._create(p, short, mine.epoch))
-        self._fault("attach_created", about)
+        self._fault("attach_create", about)
         try:
             await self._settled(lambda: self._held.fence(p, mine.epoch))
-            self._fault("attach_fenced", about)
+            self._fault("attach_fence", about)
             held = await self._settled(lambda: self._held.list(p))
         except FencedOff as later:
             raise NotOwner(p, "a later owner", later.found_epoch) from later
-        self._fault("attach_listed", about)
+        self._fault("attach_list", about)
         await self._settled(lambda: self.verify(p, mine.epoch))
-        self._fault("attach_verified", about)
+        self._fault("attach_verify", about)
         before = former.value
         moved = before is None or before.runner != self.runner
         return Attached(

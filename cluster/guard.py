@@ -30,11 +30,9 @@ from sojourn.broker.subjects import Subjects, Token
 from .directory import Directory
 from .gate import Gate, boot_seconds
 from .lease import (
-    LEASE_SECONDS,
-    PROBE_SECONDS,
-    RENEW_SECONDS,
     Lease,
     LeaseLost,
+    LeaseTerms,
     NodeIdInUse,
     Ring,
     Vitals,
@@ -47,6 +45,7 @@ log = logging.getLogger("sojourn.cluster")
 STUCK_SECONDS = 5.0
 """Code that runs this long without an await is reported with its line (DESIGN 8)."""
 WATCH_SECONDS = 0.25
+STOOD_STILL_SECONDS = 2.0
 STOP_SECONDS = 3.0
 """How long leaving waits for the guard's thread before it is left behind."""
 
@@ -102,10 +101,10 @@ class Guard:
         *,
         face: Face | None = None,
         now: Callable[[], float] = boot_seconds,
-        ttl: int = LEASE_SECONDS,
+        terms: LeaseTerms = LeaseTerms(),  # noqa: B008 - immutable
         stuck_seconds: float = STUCK_SECONDS,
     ) -> None:
-        """`connect` makes the guard's own connection; it is called on the guard's loop. `ttl` in seconds."""
+        """`connect` makes the guard's own connection; it is called on the guard's loop."""
         self._connect = connect
         self._subjects = subjects
         self._node = node
@@ -114,7 +113,7 @@ class Guard:
         self._reports = reports
         self._face = face
         self._now = now
-        self._ttl = ttl
+        self._terms = terms
         self._stuck_seconds = stuck_seconds
         self._lease: Lease | None = None
         self._lease_lock = asyncio.Lock()
@@ -208,7 +207,7 @@ class Guard:
             await broker.subscribe(self._subjects.probe(Token(self._node), Token("guard")), self._answer)
             if self._face is not None:
                 await self._face.start()
-            ring = Ring(broker, directory, self._subjects, self._node, now=self._now)
+            ring = Ring(broker, directory, self._subjects, self._node, self._terms, now=self._now)
             tasks = [
                 asyncio.create_task(work, name=f"guard-{name}")
                 for name, work in (
@@ -271,7 +270,7 @@ class Guard:
             if other is not None and other.lease not in self._replaceable:
                 raise NodeIdInUse(other.node, other.host, other.pid)
             self._replaceable.add(member.lease)
-            lease = Lease(directory, member, now=self._now, ttl=self._ttl)
+            lease = Lease(directory, member, now=self._now, ttl=self._terms.ttl)
             self._gate.extend(await lease.acquire(found.revision))
             self._lease = lease
 
@@ -289,8 +288,8 @@ class Guard:
     async def _keep_renewing(self) -> None:
         refused = ""
         while True:
-            await asyncio.sleep(RENEW_SECONDS)
-            why = self._vitals.why_not_renew(self._now())
+            await asyncio.sleep(self._terms.renew)
+            why = self._vitals.why_not_renew(self._now(), self._terms)
             if why and self._lease is not None and why[:20] != refused[:20]:
                 log.error("lease not renewed: %s", why, extra={"node": self._node})
             refused = why
@@ -307,7 +306,7 @@ class Guard:
 
     async def _keep_probing(self, ring: Ring) -> None:
         while True:
-            await asyncio.sleep(PROBE_SECONDS)
+            await asyncio.sleep(self._terms.probe)
             if self._lease is None:
                 continue
             for member in await ring.look(self._vitals.members, self._connected_since):
@@ -319,7 +318,13 @@ class Guard:
 
     async def _keep_watching(self) -> None:
         while True:
+            slept = self._now()
             await asyncio.sleep(WATCH_SECONDS)
+            stood_still = self._now() - slept - WATCH_SECONDS
+            if stood_still > STOOD_STILL_SECONDS:
+                # Not the engine alone: the whole process was stopped, or the machine slept.
+                log.warning("this process stood still for %.1f s", stood_still, extra={"node": self._node})
+                await asyncio.sleep(WATCH_SECONDS)
             behind = self._now() - self._vitals.tick
             if behind < self._stuck_seconds:
                 if self._stall is not None:

@@ -31,20 +31,28 @@ from sojourn.codecs.errors import SojournError
 from .directory import Directory
 from .ownership import Member, neighbours
 
-LEASE_SECONDS = 30
-RENEW_SECONDS = 3.0
-PROBE_SECONDS = 0.5
-"""How often the ring neighbours are probed."""
-SILENT_SECONDS = 1.0
-"""How far apart two silent probes must be before a lease is ended early."""
-CONNECTED_SECONDS = 5.0
-"""How long the prober must have been connected: after a broker's restart everyone else is silent for a
-while.
-"""
-ANSWER_SECONDS = 10.0
-"""A lease is renewed only while the engine's connection had an answer within this time ..."""
-TICK_SECONDS = 30.0
-"""... and the engine's loop ticked within this time."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTerms:
+    """The times of PROTOCOL 3, in seconds. Only tests have reason to change them, and then all nodes
+    alike.
+    """
+
+    ttl: int = 30
+    """Time to live of a lease that is not renewed."""
+    renew: float = 3.0
+    """Between two renewals."""
+    answer: float = 10.0
+    """A lease is renewed only while the engine's connection had an answer within this time ..."""
+    tick: float = 30.0
+    """... and the engine's loop ran within this time."""
+    probe: float = 0.5
+    """Between two probes of the ring neighbours."""
+    silent: float = 1.0
+    """How far apart two silent probes must be before a lease is ended early."""
+    connected: float = 5.0
+    """How long the prober must have been connected: after a broker's restart everyone else is silent for a
+    while."""
 
 
 class LeaseLost(SojournError):
@@ -93,11 +101,11 @@ class Vitals:
     members: Mapping[str, Member] = field(default_factory=dict)
     """The members last polled, for the ring."""
 
-    def why_not_renew(self, now: float) -> str:
+    def why_not_renew(self, now: float, terms: LeaseTerms) -> str:
         """Why the lease must not be renewed now; empty when it may be."""
-        if now - self.answered > ANSWER_SECONDS:
+        if now - self.answered > terms.answer:
             return f"the engine's connection had no answer for {now - self.answered:.0f} s"
-        if now - self.tick > TICK_SECONDS:
+        if now - self.tick > terms.tick:
             return f"the engine's loop has not run for {now - self.tick:.0f} s"
         return ""
 
@@ -105,9 +113,7 @@ class Vitals:
 class Lease:
     """One life of one node id. `acquire` once, then `renew`; used on the guard's loop only."""
 
-    def __init__(
-        self, directory: Directory, member: Member, *, now: Callable[[], float], ttl: int = LEASE_SECONDS
-    ) -> None:
+    def __init__(self, directory: Directory, member: Member, *, now: Callable[[], float], ttl: int) -> None:
         """`now`: the clock of the gate, in seconds; `ttl` in seconds."""
         self._directory = directory
         self._now = now
@@ -171,13 +177,21 @@ class Ring:
     """Probes this node's two ring neighbours and ends the lease of one that is dead for certain."""
 
     def __init__(
-        self, broker: Broker, directory: Directory, subjects: Subjects, node: str, *, now: Callable[[], float]
+        self,
+        broker: Broker,
+        directory: Directory,
+        subjects: Subjects,
+        node: str,
+        terms: LeaseTerms,
+        *,
+        now: Callable[[], float],
     ) -> None:
         """`broker`: the guard's connection. `now` in seconds."""
         self._broker = broker
         self._directory = directory
         self._subjects = subjects
         self._node = node
+        self._terms = terms
         self._now = now
         self._silent_since: dict[str, float] = {}
 
@@ -187,7 +201,7 @@ class Ring:
 
     async def look(self, members: Mapping[str, Member], connected_since: float) -> list[Member]:
         """One round over the neighbours; the members whose lease was ended by it."""
-        if self._now() - connected_since < CONNECTED_SECONDS:
+        if self._now() - connected_since < self._terms.connected:
             self._silent_since.clear()
             return []
         peers = [members[name] for name in neighbours(self._node, members)]
@@ -209,7 +223,7 @@ class Ring:
             if found.value is None or found.value.lease != peer.lease:
                 return False  # already over
             first = self._silent_since.setdefault(peer.runner, self._now())
-            if self._now() - first < SILENT_SECONDS:
+            if self._now() - first < self._terms.silent:
                 return False
             if not await _answers(self._broker, self._subjects, self._node, "guard"):
                 return False  # the prober itself is not heard: its word is worth nothing

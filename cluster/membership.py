@@ -360,6 +360,7 @@ class Membership:
             if cuts != self._cuts:
                 continue
             self._gate.open()
+            self._log.info("the lease holds: going on", extra={"node": self._member and self._member.node})
             if self._engine_was_cut:
                 self._engine_was_cut = False
                 life.holdings.reattach_all("the connection was cut")

@@ -45,7 +45,7 @@ from .faults import fault_from
 from .gate import Gate
 from .guard import Guard
 from .health import HealthServer, Verdict
-from .lease import LEASE_SECONDS, Vitals
+from .lease import LeaseTerms, Vitals
 from .lives import Lives, new_event_loop
 from .membership import Membership
 from .metrics import Metrics
@@ -107,7 +107,7 @@ class NodeOptions:
     """Replies go only to subjects under this prefix."""
     steps: Literal["thread", "inline"] = "thread"
     """Where async steps run: on a loop of their own, or on the engine's (less latency, no protection)."""
-    lease_seconds: int = LEASE_SECONDS
+    terms: LeaseTerms = field(default_factory=LeaseTerms)
     announce: bool = False
     """Print "node <id> ready" on stdout when it serves."""
     registry: Registry | None = None
@@ -231,7 +231,7 @@ class Node:
             self._gate,
             membership,
             face=self._health,
-            ttl=options.lease_seconds,
+            terms=options.terms,
             stuck_seconds=options.limits.code_seconds,
         )
         stack.push_async_callback(guard.stop)
