@@ -326,7 +326,9 @@ class StepRunner:
             ended = _Ended(error=error)
         self._ended(attempt, ended)
 
-    def _in_thread(self, attempt: _Attempt, args: Any, kwargs: Any, loop: asyncio.AbstractEventLoop) -> None:
+    def _in_thread(
+        self, attempt: _Attempt, args: Any, kwargs: Any, loop: asyncio.AbstractEventLoop
+    ) -> Callable[[], None]:
         try:
             value = attempt.step.fn(*args, **kwargs)
             ended = (
@@ -336,8 +338,12 @@ class StepRunner:
             )
         except BaseException as error:  # as above
             ended = _Ended(error=error)
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the node has left, and nobody asks
-            loop.call_soon_threadsafe(self._ended, attempt, ended)
+
+        def tell() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the node has left, and nobody asks
+                loop.call_soon_threadsafe(self._ended, attempt, ended)
+
+        return tell
 
     def _ended(self, attempt: _Attempt, ended: _Ended) -> None:
         """The code of an attempt has ended. Called again it does nothing."""

@@ -13,6 +13,12 @@ IDLE_THREADS = 32
 """Idle threads kept; one more that becomes idle ends."""
 
 
+Work = Callable[[], Callable[[], None]]
+"""What a thread does, and what it does then, once it is free for other work: tell the outcome. In that order,
+so that whoever is told and has more work finds the thread idle.
+"""
+
+
 class StepThreads:
     """Runs functions in threads, at once: whoever calls bounds how many."""
 
@@ -23,8 +29,10 @@ class StepThreads:
         self._count = 0
         self._closed = False
 
-    def run(self, work: Callable[[], None]) -> int:
-        """Run `work` in a thread of its own, now; it must not raise. Returns the thread's identifier."""
+    def run(self, work: Work) -> int:
+        """Run `work` in a thread of its own, now; neither it nor what it returns may raise. Returns the
+        thread's identifier.
+        """
         with self._lock:
             if self._closed:
                 raise RuntimeError("the threads for sync steps are closed: the node is leaving")
@@ -55,12 +63,12 @@ class _Worker:
     """One thread and the box it takes its work from."""
 
     def __init__(self, name: str, came_back: Callable[[_Worker], bool]) -> None:
-        self._box: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._box: SimpleQueue[Work | None] = SimpleQueue()
         self._came_back = came_back
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
         self._thread.start()
 
-    def take(self, work: Callable[[], None]) -> int:
+    def take(self, work: Work) -> int:
         self._box.put(work)
         return self._thread.ident or 0
 
@@ -69,9 +77,11 @@ class _Worker:
 
     def _loop(self) -> None:
         while (work := self._box.get()) is not None:
-            work()
-            del work  # hold nothing of the step while idle
-            if not self._came_back(self):
+            tell = work()
+            stays = self._came_back(self)
+            tell()
+            del work, tell  # hold nothing of the step while idle
+            if not stays:
                 return
 
 

@@ -125,13 +125,13 @@ def test_retry_later_reads_durations() -> None:
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (StepTimeout("charge", seconds=90), "step 'charge' took longer than its timeout of 1m30s (attempt 1); give it more with @step(timeout=...) or charge.options(timeout=...)"),
+        (StepTimeout("charge", seconds=90), "step 'charge' took longer than its timeout of 1m30s (attempt 1); give it more with @step(timeout=...) or charge.options(timeout=...)"),  # noqa: E501  # the text as users see it
         (ReceiveTimeout(["a", "b"], seconds=3), "no mail on 'a' and 'b' within 3s"),
-        (StepFailed("charge", attempts=1, type="shop:Declined", message="no"), "step 'charge' failed after 1 attempt; the last one raised shop:Declined: no"),
+        (StepFailed("charge", attempts=1, type="shop:Declined", message="no"), "step 'charge' failed after 1 attempt; the last one raised shop:Declined: no"),  # noqa: E501  # the text as users see it
         (NoSuchChannel("aproval", ["approval", "x"]), "no channel 'aproval'; did you mean 'approval'?"),
-        (AlreadyStarted("o1", status="running", workflow="w"), "'o1' was started before (w, running); choose another id, or if_exists=\"join\" to wait for that one, or \"restart\" to end it and begin anew"),
-        (ResultTimeout("o1", seconds=5), "'o1' has not ended within 5s (no record of it was found); it goes on, and can be waited for again"),
-        (errors.NotInWorkflow("asyncio.sleep", "onboard", 12, "sojourn.sleep"), "asyncio.sleep cannot be used inside a workflow (onboard line 12); use sojourn.sleep"),
+        (AlreadyStarted("o1", status="running", workflow="w"), "'o1' was started before (w, running); choose another id, or if_exists=\"join\" to wait for that one, or \"restart\" to end it and begin anew"),  # noqa: E501  # the text as users see it
+        (ResultTimeout("o1", seconds=5), "'o1' has not ended within 5s (no record of it was found); it goes on, and can be waited for again"),  # noqa: E501  # the text as users see it
+        (errors.NotInWorkflow("asyncio.sleep", "onboard", 12, "sojourn.sleep"), "asyncio.sleep cannot be used inside a workflow (onboard line 12); use sojourn.sleep"),  # noqa: E501  # the text as users see it
     ],
 )  # fmt: skip
 def test_texts_name_the_users_own_things_and_the_remedy(error: Any, text: str) -> None:
