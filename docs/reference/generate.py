@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -55,22 +56,50 @@ def _help(command: click.Command, name: str) -> str:
 
 
 def api_page() -> str:
-    """Every public name with its signature and the first paragraph of its docstring."""
+    """Every public name with its signature and the first paragraph of its docstring; classes with their methods."""
     parts = ["# Public names\n\n", MADE, "All are imported from `sojourn`.\n"]
     for name in sojourn.__all__:
         value = getattr(sojourn, name)
-        parts.append(f"\n## `{name}{_signature(value)}`\n\n{_paragraph(value)}\n")
+        is_error = inspect.isclass(value) and issubclass(value, BaseException)
+        parts.append(f"\n## {name}\n\n")
+        if callable(value) and not is_error:
+            parts.append(f"`{name}{_signature(value)}`\n\n")
+        parts.append(f"{_paragraph(value)}\n")
+        if inspect.isclass(value) and not is_error:
+            parts.extend(_methods(value))
     return "".join(parts)
 
 
+def _methods(cls: type) -> Iterator[str]:
+    members = [
+        (name, value) for name, value in vars(cls).items() if not name.startswith("_") and _paragraph(value)
+    ]
+    if members:
+        yield "\n"
+    for name, value in members:
+        inner = inspect.unwrap(getattr(value, "__func__", value))
+        signature = _signature(inner) if inspect.isfunction(inner) else ""
+        yield f"- `{name}{signature}`: {_paragraph(value)}\n"
+
+
+class _Dots:
+    """Stands for a default that has no literal."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
 def _signature(value: object) -> str:
-    if not callable(value) or (inspect.isclass(value) and issubclass(value, BaseException)):
-        return ""
-    try:
-        text = str(inspect.signature(value))
-    except (TypeError, ValueError):
-        return ""
-    return text if len(text) <= 160 else "(...)"
+    """As it is written: without quotes around annotations, `self`, and a constructor's `-> None`."""
+    assert callable(value)
+    found = inspect.signature(value)
+    shown = [
+        p.replace(default=_Dots()) if repr(p.default).startswith("<") and p.default is not p.empty else p
+        for p in found.parameters.values()
+    ]
+    text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(found.replace(parameters=shown)))
+    text = text.replace("(self, ", "(").replace("(self)", "()")
+    return text.removesuffix(" -> None") if inspect.isclass(value) else text
 
 
 def _paragraph(value: object) -> str:

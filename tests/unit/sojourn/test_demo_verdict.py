@@ -54,7 +54,7 @@ def test_a_run_in_which_all_went_well_has_no_problems() -> None:
         "cancelled": "2",
         "resumed on another node": "1",
         "step executions": "5",
-        "of them repeated": "1 (1 were in flight at the kill)",
+        "of them repeated": "1 (1 were running at the kill)",
         "frame bytes": "median 400, max 500",
         "kill to first takeover": "1.50 s",
         "kill to last takeover": "2.50 s (2 partitions)",
