@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Set
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from sojourn.codecs.errors import PayloadError
@@ -37,6 +38,8 @@ def difference(sent: Any, back: Any, path: str = "$") -> Difference | None:
         pass
     if isinstance(sent, float) and not math.isfinite(sent):
         return Difference("a finite number", "NaN or Infinity, which JSON does not have", path)
+    if isinstance(sent, datetime) and isinstance(back, datetime) and _same_moment(sent, back):
+        return None
     if isinstance(sent, (list, tuple)) and isinstance(back, (list, tuple)) and len(sent) == len(back):
         return _first(
             difference(a, b, f"{path}[{n}]") for n, (a, b) in enumerate(zip(sent, back, strict=True))
@@ -51,6 +54,14 @@ def difference(sent: Any, back: Any, path: str = "$") -> Difference | None:
     if fields or _has_no_equality(type(sent)):
         return _first(difference(item, getattr(back, name, None), f"{path}.{name}") for name, item in fields)
     return Difference(f"a {type(sent).__name__} that its text form keeps", "one that it does not", path)
+
+
+def _same_moment(sent: datetime, back: datetime) -> bool:
+    """Whether two times are the same on the clock and in their offset: an hour that a zone has twice is never
+    `==` the same hour with a fixed offset (PEP 495).
+    """
+    offsets = sent.utcoffset(), back.utcoffset()
+    return offsets[0] == offsets[1] and sent.replace(tzinfo=None) == back.replace(tzinfo=None)
 
 
 def _has_no_equality(cls: type) -> bool:

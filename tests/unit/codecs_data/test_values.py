@@ -10,6 +10,7 @@ import enum
 import math
 import typing
 import uuid
+import zoneinfo
 from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, NotRequired, TypedDict, TypeVar
@@ -199,7 +200,14 @@ def test_an_aware_time_is_the_same_moment_after_it_crossed(moment: dt.datetime) 
         with pytest.raises(PayloadError):
             kind.encode(moment)  # Local mean time before 1900, in seconds: no text form keeps it.
         return
-    assert kind.decode(kind.encode(moment)) == moment
+    back = kind.decode(kind.encode(moment))
+    assert (back.utcoffset(), back.replace(tzinfo=None)) == (offset, moment.replace(tzinfo=None))
+
+
+def test_an_hour_that_a_zone_has_twice_crosses() -> None:
+    twice = dt.datetime(2026, 10, 25, 2, 30, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin"))
+    assert Type(list[dt.datetime]).encode([twice]) == b'["2026-10-25T02:30:00+02:00"]'
+    assert Type(list[dt.datetime]).encode([twice.replace(fold=1)]) == b'["2026-10-25T02:30:00+01:00"]'
 
 
 @given(st.sampled_from(LEAVES), JSON)
