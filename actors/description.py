@@ -81,8 +81,6 @@ def explain(index: Index, details: Details | None) -> str:
     who = f"{index.actor} ({index.workflow})"
     if index.status.ended:
         return f"{who} {_ENDED[index.status]} at {moment(index.updated)}."
-    if details is not None and details.sentence:
-        return f"{who} {details.sentence}"
     said = _held(index, details) or _doing(index, details or Details())
     unowned = "" if details is not None else " No node answers for it now; it goes on when one does."
     return f"{who} {said}.{unowned}"

@@ -56,7 +56,7 @@ def details(
         hot=live is not None,
         running=tuple(_running(services, record, call) for call in envelope.calls),
         unread=_unread(record, items, refs),
-        missing=tuple(str(one) for one in missing),
+        missing=tuple(one.reason for one in missing),
         variables=dict(sorted(sizes.items(), key=lambda pair: -pair[1])[:MAX_VARIABLES]),
         outbox=len(envelope.outbox),
         children=tuple(children[:MAX_CHILDREN]),
