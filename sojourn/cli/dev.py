@@ -18,7 +18,7 @@ from .changed import changed_actors
 from .connection import reported
 from .devfile import FOLDER, DevFile
 from .failures import CommandFailed, Exit
-from .output import Output, clean
+from .output import Output, clean, counted
 
 if TYPE_CHECKING:
     from sojourn.broker.nats import NatsBroker
@@ -169,7 +169,7 @@ async def _say_ready(session: _Session, process: NodeProcess) -> None:
     changed = await changed_actors(list_indexes(session.broker, session.subjects), deployment)
     if changed:
         session.output.say(
-            f"{len(changed)} workflows sleep in code that has changed; they wait for it:", "yellow"
+            f"sleeping in code that has changed: {counted(len(changed), 'workflow')}", "yellow"
         )
         session.output.table(
             ("id", "workflow", "waits for", "changed"),

@@ -13,7 +13,7 @@ import click
 
 from .connection import Connection, connection_options, reported
 from .failures import Exit
-from .output import Output
+from .output import Output, counted
 
 if TYPE_CHECKING:
     from sojourn.broker.nats import NatsBroker
@@ -116,7 +116,7 @@ async def _topology(broker: NatsBroker, subjects: Subjects) -> Finding:
     from sojourn.broker.topology import check_drift
 
     topology = await check_drift(broker, subjects.namespace)
-    about = f"app {topology.app}, {topology.partitions} partitions, {topology.replicas} replicas"
+    about = f"app {topology.app}, {topology.partitions} partitions, {counted(topology.replicas, 'replica')}"
     return Finding("topology", "ok", about)
 
 
@@ -136,7 +136,7 @@ async def _nodes(broker: NatsBroker, subjects: Subjects) -> Finding:
 
     view = await Directory(broker, subjects).poll(subjects.partitions)
     ownerless = sum(1 for p in range(view.partitions) if view.holder(p) is None)
-    detail = f"{len(view.members)} nodes, {view.partitions - ownerless} of {view.partitions} partitions owned"
+    detail = f"{counted(len(view.members), 'node')}, {view.partitions - ownerless} of {view.partitions} partitions owned"
     if ownerless:
         return Finding("nodes", "broken", detail, "start one with `sojourn node MODULE`")
     return Finding("nodes", "ok", detail)

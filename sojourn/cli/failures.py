@@ -7,6 +7,7 @@ Sojourn: its traceback is shown.
 from __future__ import annotations
 
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -85,7 +86,9 @@ def explain(error: BaseException) -> Failure:
             return Failure(Exit.USAGE, str(error))
         case broker.BrokerError() | actors.AlreadyStarted() | actors.MailboxFull() | actors.Refused():
             return Failure(Exit.REFUSED, str(error))
-        case actors.Rejected() | SojournError():
+        case actors.Rejected():
+            return Failure(Exit.FAILED, f"rejected: {error.message}{_facts(error.facts)}")
+        case SojournError():
             return Failure(Exit.FAILED, str(error))
         case TimeoutError():
             return Failure(Exit.TIMED_OUT, str(error) or "no answer in the time given")
@@ -93,6 +96,12 @@ def explain(error: BaseException) -> Failure:
             return Failure(Exit.UNREACHABLE, str(error))
         case _:
             return Failure(Exit.DEFECT, f"{type(error).__name__}: {error}")
+
+
+def _facts(facts: Mapping[str, Any]) -> str:
+    """Facts of a rejection in words, cut: they are the user's own data."""
+    shown = ", ".join(f"{name} {str(value)[:100]}" for name, value in list(facts.items())[:10])
+    return f" ({shown})" if shown else ""
 
 
 def report(error: BaseException, output: Output) -> Exit:
@@ -120,4 +129,7 @@ def _as_json(error: BaseException, failure: Failure) -> str:
     }
     if failure.hint:
         document["hint"] = failure.hint
-    return orjson.dumps(document).decode() + "\n"
+    facts = getattr(error, "facts", None)
+    if isinstance(facts, Mapping):
+        document["facts"] = dict(facts)
+    return orjson.dumps(document, default=str).decode() + "\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import click
 from .connection import Connection, connection_options
 from .failures import report
 from .keys import key_option, keyring
+from .logs import log_to_stderr
 from .output import Output
 from .values import DurationValue
 
@@ -60,9 +60,7 @@ def node(
 
     SIGTERM drains: what runs is finished or handed over, nothing is cancelled, no step is repeated. A second one leaves at once.
     """
-    logging.basicConfig(
-        level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-    )
+    log_to_stderr(level)
     try:
         from sojourn.cluster.node import NodeOptions, run_node
 

@@ -70,6 +70,11 @@ def age(seconds: float) -> str:
     return format_duration(float(int(seconds)))
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def moment(unix: float) -> str:
     """A point in time, UTC, to the second."""
     return datetime.fromtimestamp(unix, tz=UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -42,7 +42,7 @@ async def stack(output: Output, connection: Connection, actor: str) -> None:
     if output.json:
         output.document(_document(index, deployment))
         return
-    state = index.hold or str(index.status)
+    state = f"held ({index.hold})" if index.hold else str(index.status)
     output.say(
         f"{clean(index.actor)} ({clean(index.workflow)}) is {state}"
         + (f": {clean(index.wait)}" if index.wait else ""),
