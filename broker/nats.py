@@ -81,6 +81,10 @@ class NatsOptions:
     connect_timeout: float = 5.0
     reconnect_wait: float = 0.2
     ping_interval: float = 10.0
+    api_prefix: str = "$JS.API"
+    """Where the JetStream API is reached; roles outside the streams' account reach a part of it under another
+    prefix.
+    """
     max_in_flight: int = 1024
     heartbeat: float = 5.0
     """Idle heartbeats of pulls."""
@@ -96,6 +100,7 @@ class NatsBroker:
         self._options = options
         self._client = Client()
         self._requests = Requests(self._client, options.inbox_prefix, options.max_in_flight)
+        self._api_prefix = options.api_prefix
         self._subscriptions: set[_NatsSubscription] = set()
         self._revival: asyncio.Task[None] | None = None
         self._listeners: list[Callable[[bool], None]] = []
@@ -203,7 +208,8 @@ class NatsBroker:
         self._tell(True)
 
     async def _on_closed(self) -> None:
-        """nats-py gives up for good after some errors of the server (authentication expired, too many connections).
+        """nats-py gives up for good after some errors of the server (authentication expired, too many
+        connections).
 
         A node must come back by itself: connect anew, with the same subscriptions.
         """
@@ -279,7 +285,7 @@ class NatsBroker:
 
     async def delete(self, stream: str, seq: int, *, erase: bool = False) -> bool:
         """Delete one stored message; False when it was not there. Raises `OutcomeUnknown`."""
-        subject = f"$JS.API.STREAM.MSG.DELETE.{stream}"
+        subject = f"{self._api_prefix}.STREAM.MSG.DELETE.{stream}"
         answer = await self._api("delete", subject, {"seq": seq, "no_erase": not erase})
         error = answer.get("error")
         if error is None:
@@ -308,7 +314,7 @@ class NatsBroker:
         return await self._get(stream, {"seq": max(seq, 1), "next_by_subj": subject_filter})
 
     async def _get(self, stream: str, request: dict[str, Any]) -> Stored | None:
-        subject = f"$JS.API.STREAM.MSG.GET.{stream}"
+        subject = f"{self._api_prefix}.STREAM.MSG.GET.{stream}"
         answer = await self._api("read", subject, request)
         error = answer.get("error")
         if error is None:
@@ -321,7 +327,7 @@ class NatsBroker:
         self, stream: str, subject_filter: str, *, from_seq: int = 1, limit: int | None = None
     ) -> AsyncIterator[Stored]:
         """All messages under the filter in order, in bounded batches. From any replica: not for decisions."""
-        subject = f"$JS.API.DIRECT.GET.{stream}"
+        subject = f"{self._api_prefix}.DIRECT.GET.{stream}"
         seq, left = max(from_seq, 1), limit
         while left is None or left > 0:
             request = {
@@ -451,6 +457,7 @@ class NatsBroker:
             batch=batch,
             last_seq=answer["delivered"]["consumer_seq"],
             on_over=self._pulls.discard,
+            api_prefix=self._api_prefix,
             heartbeat=self._options.heartbeat,
         )
         self._pulls.add(pull)
@@ -530,7 +537,7 @@ class NatsBroker:
         stream: str,
         timeout: float = 2.0,
     ) -> wire.Json:
-        subject = f"$JS.API.{api}"
+        subject = f"{self._api_prefix}.{api}"
         answer = await self._api(operation, subject, request, timeout)
         error = answer.get("error")
         if error is not None:

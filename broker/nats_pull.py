@@ -56,6 +56,7 @@ class NatsPull:
         batch: int,
         last_seq: int,
         on_over: Callable[[NatsPull], None],
+        api_prefix: str = "$JS.API",
         heartbeat: float = HEARTBEAT_SECONDS,
     ) -> None:
         self._client = client
@@ -66,6 +67,7 @@ class NatsPull:
         self._on_over = on_over
         self._batch = batch
         self._heartbeat = heartbeat
+        self._subject = f"{api_prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._outstanding = 0
         self._last_seq = last_seq
         self._over = False
@@ -128,9 +130,8 @@ class NatsPull:
             "idle_heartbeat": round(self._heartbeat * 1e9),
         }
         self._outstanding += wanted
-        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}"
         try:
-            await self._client.publish(subject, orjson.dumps(request), reply=self._inbox)
+            await self._client.publish(self._subject, orjson.dumps(request), reply=self._inbox)
         except (NatsError, OSError) as error:
             self.lose(f"could not ask for messages: {error!r}")
 

@@ -84,7 +84,9 @@ def find_server() -> Path:
 
 
 def dying_with_parent(command: Sequence[str]) -> list[str]:
-    """The command, wrapped so that it gets SIGTERM when its parent dies; the program's path must be absolute. Unchanged off Linux."""
+    """The command, wrapped so that it gets SIGTERM when its parent dies; the program's path must be absolute.
+    Unchanged off Linux.
+    """
     if sys.platform != "linux":
         return list(command)
     return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]

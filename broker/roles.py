@@ -1,0 +1,244 @@
+"""Roles as NATS users with least rights, for the server's configuration.
+
+| role | account | may | |---|---|---| | admin | inside | create, change and purge the namespace's streams,
+and everything a node may | | node | inside | own partitions: records, consumers, held events, timers, dead
+letters; delete single held messages | | starter | own | start and signal actors, learn of changes, read
+records' stream and the cluster's keys | | signaller | own | send mail on user channels, nothing else | |
+reader | own | read records' stream, dead letters, the cluster's keys; no write at all | | operator | own |
+what a reader may, and control messages by verb |
+
+**Why accounts and not permissions alone.** A server answers every message it stores to the reply subject
+its sender gave, with its own authority, and permissions do not cover reply subjects. In one account a
+signaller who sends a mail with the reply address `$KV.<frames>.<actor>` overwrites that actor's record
+with the acknowledgement, and with `sj.<ns>.ctl.<actor>.cancel` cancels it (both tried on 2.15.1). So
+whoever is not trusted with the records lives in an account without streams, and reaches single subjects as
+imported services: an answer is delivered inside that account, and imports are not followed from there
+(tried). The JetStream API answers locally in every account, so what a role may ask of it is imported under
+`SJ.API` (`NatsOptions.api_prefix`).
+
+A user subscribes only under its role's inbox prefix, `_INBOX_sj_<role>`. What a *header* could do is a
+matter of the streams: MAIL and CTL allow no roll-up, schedules, TTL or batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import orjson
+from sojourn.broker.subjects import Subjects, token
+
+
+class Role(StrEnum):
+    """Who a user is to a namespace."""
+
+    ADMIN = "admin"
+    NODE = "node"
+    STARTER = "starter"
+    SIGNALLER = "signaller"
+    READER = "reader"
+    OPERATOR = "operator"
+
+    @property
+    def inside(self) -> bool:
+        """Whether its users live in the account of the streams."""
+        return self in (Role.ADMIN, Role.NODE)
+
+
+OPERATOR_VERBS = ("cancel", "terminate", "pause", "resume", "release", "restart")
+OUTSIDE_API = "SJ.API"
+_API = "$JS.API"
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user of the server's configuration. `password` may be a bcrypt hash; it is never shown."""
+
+    name: str
+    password: str
+    role: Role
+    verbs: tuple[str, ...] = OPERATOR_VERBS
+    """Control verbs of an operator."""
+
+    def __repr__(self) -> str:
+        return f"<User {self.name} role={self.role}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """Subjects a user may publish and subscribe to; everything else is denied."""
+
+    publish: tuple[str, ...]
+    subscribe: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, dict[str, list[str]]]:
+        """As the server's configuration has it."""
+        return {
+            "publish": {"allow": list(self.publish)},
+            "subscribe": {"allow": list(self.subscribe)},
+        }
+
+
+def inbox_prefix(role: Role) -> str:
+    """The prefix of a role's inboxes (`NatsOptions.inbox_prefix`)."""
+    return f"_INBOX_sj_{role.value}"
+
+
+def api_prefix(role: Role) -> str:
+    """Where a role reaches the JetStream API (`NatsOptions.api_prefix`)."""
+    return _API if role.inside else OUTSIDE_API
+
+
+def permissions(role: Role, subjects: Subjects, *, verbs: Iterable[str] = OPERATOR_VERBS) -> Permissions:
+    """What a user of this role may do, in its own account. `verbs` are an operator's control verbs."""
+    root = f"sj.{subjects.namespace}"
+    subscribe = [f"{inbox_prefix(role)}.>"]
+    if role is not Role.SIGNALLER:
+        subscribe.append(f"{root}.changed.>")
+    if role.inside:
+        subscribe.append(f"{root}.probe.>")
+        publish = _node(subjects) if role is Role.NODE else _admin(subjects)
+    else:
+        publish = [
+            *_outside_subjects(role, subjects, verbs),
+            *(f"{OUTSIDE_API}.{call}" for call in _outside_calls(role, subjects)),
+        ]
+    return Permissions(tuple(publish), tuple(subscribe))
+
+
+def server_config(users: Iterable[User], subjects: Subjects) -> str:
+    """The `accounts` block of a server configuration for these users.
+
+    Admins and nodes share the account of the streams; users of another role share an account per role
+    (operators per set of verbs), each with exactly the imports of that role.
+    """
+    inside = f"SJ_{subjects.namespace}"
+    exports: dict[str, dict[str, object]] = {}
+    accounts: dict[str, dict[str, list[object]]] = {inside: {"users": [], "imports": []}}
+    for user in users:
+        name = inside if user.role.inside else f"{inside}_{_account_suffix(user)}"
+        account = accounts.setdefault(name, {"users": [], "imports": _imports(user, subjects, inside)})
+        account["users"].append(_user(user, subjects))
+        if not user.role.inside:
+            exports.update(_exports(user, subjects))
+    body = {name: dict(account) for name, account in accounts.items()}
+    streams = {**body[inside], "jetstream": "enabled", "exports": list(exports.values())}
+    return f"accounts: {orjson.dumps({**body, inside: streams}).decode()}"
+
+
+def _account_suffix(user: User) -> str:
+    return "_".join((user.role.value, *(user.verbs if user.role is Role.OPERATOR else ())))
+
+
+def _user(user: User, subjects: Subjects) -> dict[str, object]:
+    allowed = permissions(user.role, subjects, verbs=user.verbs)
+    return {"user": user.name, "password": user.password, "permissions": allowed.to_dict()}
+
+
+# the outside
+def _outside_subjects(role: Role, subjects: Subjects, verbs: Iterable[str]) -> list[str]:
+    root = f"sj.{subjects.namespace}"
+    match role:
+        case Role.SIGNALLER:
+            return [f"{root}.mail.*.*"]
+        case Role.STARTER:
+            return [f"{root}.mail.*.*", f"{root}.ctl.*.start"]
+        case Role.OPERATOR:
+            return [f"{root}.ctl.*.{token(verb, 'a control verb')}" for verb in verbs]
+    return []
+
+
+def _outside_calls(role: Role, subjects: Subjects) -> list[str]:
+    streams = [subjects.frames_stream, subjects.cluster_stream]
+    if role is Role.SIGNALLER:
+        return []
+    if role is not Role.STARTER:
+        streams.append(subjects.dead_stream)
+    return _reads(streams)
+
+
+def _changes(role: Role, subjects: Subjects) -> list[str]:
+    return [] if role is Role.SIGNALLER else [f"sj.{subjects.namespace}.changed.>"]
+
+
+def _imports(user: User, subjects: Subjects, inside: str) -> list[object]:
+    if user.role.inside:
+        return []
+    return [
+        *(
+            {"service": {"account": inside, "subject": subject}}
+            for subject in _outside_subjects(user.role, subjects, user.verbs)
+        ),
+        *(
+            {"service": {"account": inside, "subject": f"{_API}.{call}"}, "to": f"{OUTSIDE_API}.{call}"}
+            for call in _outside_calls(user.role, subjects)
+        ),
+        *({"stream": {"account": inside, "subject": subject}} for subject in _changes(user.role, subjects)),
+    ]
+
+
+def _exports(user: User, subjects: Subjects) -> dict[str, dict[str, object]]:
+    """Exports by subject; a direct get answers with several messages."""
+    found: dict[str, dict[str, object]] = {}
+    for subject in _outside_subjects(user.role, subjects, user.verbs):
+        found[subject] = {"service": subject}
+    for call in _outside_calls(user.role, subjects):
+        kind = "Stream" if call.startswith("DIRECT") else "Singleton"
+        found[f"{_API}.{call}"] = {"service": f"{_API}.{call}", "response_type": kind}
+    for subject in _changes(user.role, subjects):
+        found[subject] = {"stream": subject}
+    return found
+
+
+# the inside
+def _admin(subjects: Subjects) -> list[str]:
+    verbs = ("CREATE", "UPDATE", "DELETE", "PURGE", "MSG.DELETE")
+    return [
+        *_node(subjects),
+        *(f"{_API}.STREAM.{verb}.{stream}" for verb in verbs for stream in _streams(subjects)),
+        f"{_API}.STREAM.NAMES",
+        f"{_API}.STREAM.LIST",
+        f"sj.{subjects.namespace}.>",
+    ]
+
+
+_CONSUMER_CALLS = ("NAMES.{0}", "INFO.{0}.*", "CREATE.{0}.>", "DELETE.{0}.*", "MSG.NEXT.{0}.*")
+_NODE_STORES = ("ctl", "done", "send", "wake", "timer", "lane", "held", "step", "dead", "probe")
+
+
+def _node(subjects: Subjects) -> list[str]:
+    root = f"sj.{subjects.namespace}"
+    consumed = (subjects.mail_stream, subjects.ctl_stream, subjects.wake_stream, subjects.steps_stream)
+    return [
+        f"{_API}.INFO",
+        *(f"{_API}.{call}" for call in _reads(_streams(subjects))),
+        *(f"{_API}.CONSUMER.{call.format(stream)}" for stream in consumed for call in _CONSUMER_CALLS),
+        *(f"$JS.ACK.{stream}.>" for stream in consumed),
+        f"{_API}.STREAM.MSG.DELETE.{subjects.held_stream}",
+        f"$KV.{subjects.frames_bucket}.>",
+        f"$KV.{subjects.cluster_bucket}.>",
+        f"$O.{subjects.values_bucket}.>",
+        *(f"{root}.{store}.>" for store in _NODE_STORES),
+        *(f"{inbox_prefix(role)}.>" for role in Role),
+    ]
+
+
+def _reads(streams: Iterable[str]) -> list[str]:
+    """Leader reads, direct gets and state: calls that only read."""
+    calls = ("STREAM.INFO", "STREAM.MSG.GET", "DIRECT.GET")
+    return [f"{call}.{stream}" for call in calls for stream in streams]
+
+
+def _streams(subjects: Subjects) -> tuple[str, ...]:
+    return (
+        subjects.mail_stream,
+        subjects.ctl_stream,
+        subjects.wake_stream,
+        subjects.held_stream,
+        subjects.steps_stream,
+        subjects.dead_stream,
+        subjects.frames_stream,
+        subjects.cluster_stream,
+        subjects.values_stream,
+    )
