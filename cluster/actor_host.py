@@ -297,7 +297,7 @@ class ActorHost:
         """Give what is overdue to the mover. False: its end will wake this loop."""
         now = self._serving.services.monotonic()
         overdue = tuple(self.mailbox.overdue(items, now, at_once=at_once))
-        loose = [item.arrived for item in items if item.held_seq is None and item.delivery is not None]
+        loose = [item.arrived for item in items if item.held_seq is None and item.phase is Phase.WAITING]
         self._move_at = min(loose) + MOVE_AFTER_SECONDS if loose and not overdue else 0.0
         if overdue:
             self._serving.mover.submit(

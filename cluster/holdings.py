@@ -252,6 +252,8 @@ class Holdings:
                 await self._marks.check(p)
                 attached = await self._attacher.attach(p)
                 holding.epoch = attached.epoch
+                # The attach itself broke the old pull off: that is no new doubt. What comes from now on is.
+                holding.doubted = ""
                 await holding.partition.reattached(attached.epoch, attached.held, attached.consumers)
         except NotOwner as elsewhere:
             self._lose(p, holding, str(elsewhere))

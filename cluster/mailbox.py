@@ -230,7 +230,11 @@ class Mailbox:
 
     def overdue(self, waiting: list[Item], now: float, *, at_once: bool) -> list[Item]:
         """Which of the waiting items have to move to HELD: all of them, in order of origin per channel, or none."""
-        loose = [item for item in waiting if item.held_seq is None and item.delivery is not None]
+        loose = [
+            item
+            for item in waiting
+            if item.held_seq is None and item.delivery is not None and item.phase is Phase.WAITING
+        ]
         if not loose:
             return []
         oldest = min(item.arrived for item in loose)

@@ -44,6 +44,7 @@ class Mover:
         self._serving = serving
         self._parcels: deque[Parcel] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._over = False
 
     def __repr__(self) -> str:
         return f"<Mover of partition {self._serving.p}: {len(self._parcels)} parcels>"
@@ -58,12 +59,11 @@ class Mover:
         for item in parcel.items:
             item.phase = Phase.MOVING
         self._parcels.append(parcel)
-        if self._task is None:
-            self._task = asyncio.create_task(self._run())
-            self._task.add_done_callback(self._ended)
+        self._begin()
 
     def forget(self) -> None:
         """Give up what is under way: a new attach lists HELD anew, or the partition is lost."""
+        self._over = True
         self._parcels.clear()
         if self._task is not None:
             self._task.cancel()
@@ -120,10 +120,18 @@ class Mover:
             # Nobody but the owner writes there: another attach, ours or a later owner's, is under way.
             raise FencedOff(p, self._serving.epoch, result.epoch or 0)
 
+    def _begin(self) -> None:
+        if self._task is None and not self._over:
+            self._task = asyncio.create_task(self._run())
+            self._task.add_done_callback(self._ended)
+
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._task = None
-        if task.cancelled():
+        if self._over or task.cancelled():
             return
         error = task.exception()
         if error is not None:
+            self._over = True
             self._serving.lost(f"moving events failed: {error}")
+        elif self._parcels:  # submitted after the last look of `_run`
+            self._begin()

@@ -105,9 +105,9 @@ class Partition:
     async def reattached(self, epoch: int, held: Sequence[HeldEvent], consumers: Mapping[str, str]) -> None:
         """The same owner attached anew: everything that is not acknowledged comes again."""
         serving = self._serving
-        await self._stop_pulls()
         serving.acks.forget()
         serving.mover.forget()
+        await self._stop_pulls()  # from its first line on, what the old pulls say is not heard
         serving.mover = Mover(serving)
         serving.floors = self._new_floors(serving.p)
         serving.epoch = epoch
@@ -195,9 +195,16 @@ class Partition:
                 stream,
                 consumer,
                 self._receiver(short, generation),
-                lambda reason: self._lost(f"the pull broke off: {reason}"),
+                self._pull_lost(generation),
             )
             self._pulls.append(pull)
+
+    def _pull_lost(self, generation: int) -> Callable[[str], None]:
+        def lost(reason: str) -> None:
+            if generation == self._generation:
+                self._lost(f"the pull broke off: {reason}")
+
+        return lost
 
     def _receiver(self, short: str, generation: int) -> Callable[[Delivery], None]:
         created = self._services.stream_created[short]

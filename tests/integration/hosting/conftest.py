@@ -144,9 +144,15 @@ class Owner:
                 await asyncio.sleep(0.02)
 
     async def until_messages(self, short: str, count: int, *, seconds: float = 20.0) -> None:
-        async with asyncio.timeout(seconds):
-            while await self.messages(short) != count:
-                await asyncio.sleep(0.02)
+        found = -1
+        try:
+            async with asyncio.timeout(seconds):
+                while (found := await self.messages(short)) != count:
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            raise AssertionError(
+                f"expected {count} messages in {short}, found {found}; {self.partition.statistics()}, lost {self.lost}"
+            ) from None
 
     async def messages(self, short: str) -> int:
         """Messages under the partition's filter; fences and schedules are none."""
@@ -167,7 +173,9 @@ class Owner:
 
     async def start(self, actor: str, workflow: str, *args: object, **more: object) -> None:
         body = {"request": f"r{next(_ids)}", "workflow": workflow, "args": [list(args), {}], **more}
-        await self.broker.publish(Publish(self.subjects.ctl(actor_id(actor), Token("start")), orjson.dumps(body)))
+        await self.broker.publish(
+            Publish(self.subjects.ctl(actor_id(actor), Token("start")), orjson.dumps(body))
+        )
 
     async def control(self, actor: str, verb: str, **body: object) -> None:
         await self.broker.publish(

@@ -1,0 +1,290 @@
+"""Events short of a commit: moved to HELD, without effect, dead; and owners that come and go meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import orjson
+import pytest
+from sojourn.actors.channel import Channel
+from sojourn.actors.registry import Registry
+from sojourn.actors.step import step
+from sojourn.actors.verbs import receive
+from sojourn.actors.workflow import workflow
+from sojourn.broker.seam import Publish
+
+from .conftest import Crash, MakeOwner, completed
+
+pytestmark = pytest.mark.integration
+
+REGISTRY = Registry()
+note = Channel("note", int)
+other = Channel("other", int)
+ran: Counter[str] = Counter()
+gates: dict[str, asyncio.Event] = {}
+
+
+@step(registry=REGISTRY)
+async def wait_for_gate(name: str) -> str:
+    ran[name] += 1
+    await gates[name].wait()
+    return name
+
+
+@workflow(registry=REGISTRY)
+async def collect(n: int) -> list[int]:
+    return [await note.receive() for _ in range(n)]
+
+
+@workflow(registry=REGISTRY)
+async def either(n: int) -> list[int]:
+    return [await receive(note, other) for _ in range(n)]
+
+
+@workflow(registry=REGISTRY)
+async def gated(name: str) -> str:
+    return await wait_for_gate(name)
+
+
+@workflow(registry=REGISTRY)
+async def gated_then_collect(name: str, n: int) -> list[int]:
+    await wait_for_gate(name)
+    return [await note.receive() for _ in range(n)]
+
+
+async def test_mail_of_a_paused_actor_moves_to_held_and_is_consumed_in_order_after_resume(
+    owners: MakeOwner,
+) -> None:
+    owner = await owners()
+    await owner.start("p1", "collect", 20)
+    await owner.until_waiting("p1", "receive")
+    await owner.control("p1", "pause", reason="look")
+    await owner.until("p1", lambda record: record.index.hold == "paused")
+    for n in range(20):
+        await owner.signal("p1", "note", n)
+    await owner.until_messages("held", 20)
+    await owner.until_messages("mail", 0)
+    await owner.control("p1", "resume")
+    assert completed(await owner.until_ended("p1")) == list(range(20))
+    await owner.until_quiet()
+    await owner.until_messages("held", 0)
+
+
+@pytest.mark.parametrize("point", ["before_move", "move_stored"])
+async def test_the_owner_dies_while_it_moves_events(owners: MakeOwner, point: str) -> None:
+    crash = Crash(point, 1)
+    first = await owners(fault=crash)
+    actor = f"m-{point}"
+    await first.start(actor, "either", 6)
+    await first.until_waiting(actor, "receive")
+    await first.control(actor, "pause")
+    await first.until(actor, lambda record: record.index.hold == "paused")
+    for n in range(6):
+        await first.signal(actor, ("note", "other")[n % 2], n)
+    await crash.happened.wait()
+    second = await owners(taken_over=True)
+    await second.control(actor, "resume")
+    assert completed(await second.until_ended(actor)) == list(range(6))
+    await second.until_quiet()
+    await second.until_messages("held", 0)
+    assert await second.messages("dead") == 0
+
+
+async def test_a_dead_letter_tells_why(owners: MakeOwner) -> None:
+    owner = await owners()
+    await owner.start("d1", "collect", 1)
+    await owner.until_waiting("d1", "receive")
+    await owner.signal("d1", "nosuch", 1)
+    await owner.broker.publish(Publish(owner.subjects.mail("d1", "note"), b"{not json"))
+    await owner.broker.publish(Publish(owner.subjects.mail("d1", "note"), b'"a string"'))
+    await owner.broker.publish(Publish(f"sj.{owner.subjects.namespace}.mail.d1.b\x01d", b"1"))
+    await owner.broker.publish(Publish(owner.subjects.ctl("d1", "explode"), b"{}"))
+    await owner.until_messages("dead", 5)
+    await owner.signal("d1", "note", 7)
+    assert completed(await owner.until_ended("d1")) == [7]
+    await owner.signal("d1", "note", 8)
+    await owner.until_messages("dead", 6)
+    await owner.until_quiet()
+    letters = [(letter.reason, letter.subject) async for letter in owner.services.dead.list()]
+    assert len({subject for _, subject in letters}) >= 4
+    assert all(reason for reason, _ in letters)
+
+
+async def test_mail_before_the_start_is_kept_and_consumed(owners: MakeOwner) -> None:
+    owner = await owners()
+    await owner.signal("early", "note", 3)
+    await owner.until_messages("mail", 1)
+    await owner.start("early", "collect", 1)
+    assert completed(await owner.until_ended("early")) == [3]
+
+
+async def test_what_an_ending_actor_has_in_held_goes_to_the_dead_letters(owners: MakeOwner) -> None:
+    owner = await owners()
+    await owner.start("sweep", "collect", 1)
+    await owner.until_waiting("sweep", "receive")
+    await owner.control("sweep", "pause")
+    await owner.until("sweep", lambda record: record.index.hold == "paused")
+    for n in range(100):
+        await owner.signal("sweep", "note", n)
+    await owner.until_messages("held", 100)
+    await owner.control("sweep", "terminate", reason="enough")
+    record = await owner.until_ended("sweep")
+    assert record.index.status == "terminated"
+    await owner.until_messages("held", 0)
+    assert await owner.messages("dead") == 100
+    await owner.until_quiet()
+
+
+async def test_a_running_step_is_not_repeated_by_a_planned_move(owners: MakeOwner) -> None:
+    gates["move"] = asyncio.Event()
+    first = await owners()
+    await first.start("g1", "gated", "move")
+    async with asyncio.timeout(10):
+        while not ran["move"]:
+            await asyncio.sleep(0.01)
+    await first.partition.release(first.services.monotonic() + 5)
+    second = await owners()
+    await second.until_waiting("g1", "call")
+    gates["move"].set()
+    await first.partition.wait_steps_finished()
+    assert completed(await second.until_ended("g1")) == "move"
+    await second.until_quiet()
+    assert ran["move"] == 1
+
+
+async def test_a_running_step_of_a_dead_owner_runs_again_elsewhere(owners: MakeOwner) -> None:
+    gates["death"] = asyncio.Event()
+    first = await owners()
+    await first.start("g2", "gated", "death")
+    async with asyncio.timeout(10):
+        while not ran["death"]:
+            await asyncio.sleep(0.01)
+    first.die()
+    gates["death"].set()
+    second = await owners(taken_over=True)
+    assert completed(await second.until_ended("g2")) == "death"
+    await second.until_quiet()
+    assert ran["death"] == 2
+    record = await second.record("g2")
+    assert record is not None
+    assert record.envelope.attempts.count == 0
+
+
+async def test_a_call_whose_runner_lives_is_taken_over_when_its_lease_ends(owners: MakeOwner) -> None:
+    gates["late"] = asyncio.Event()
+    first = await owners()
+    await first.start("g3", "gated", "late")
+    async with asyncio.timeout(10):
+        while not ran["late"]:
+            await asyncio.sleep(0.01)
+    await first.partition.release(first.services.monotonic() + 5)
+    second = await owners()
+    await second.signal("g3", "note", 1)
+    await second.until_messages("dead", 0)
+    assert ran["late"] == 1
+    runner = first.services.runner
+    first.living.discard(runner)
+    first.services.steps.abandon(first.services)
+    gates["late"].set()
+    second.partition.lease_ended(runner)
+    assert completed(await second.until_ended("g3")) == "late"
+    assert ran["late"] == 2
+
+
+async def test_two_owners_that_both_believe_do_no_harm(owners: MakeOwner) -> None:
+    first = await owners()
+    for n in range(20):
+        await first.start(f"two{n}", "collect", 5)
+    await first.until_messages("ctl", 0)
+    for k in range(3):
+        for n in range(20):
+            await first.signal(f"two{n}", "note", k)
+    second = await owners()
+    for k in range(3, 5):
+        for n in range(20):
+            await second.signal(f"two{n}", "note", k)
+    for n in range(20):
+        assert completed(await second.until_ended(f"two{n}")) == [0, 1, 2, 3, 4]
+    await first.was_lost.wait()
+    first.partition.drop()
+    await second.until_quiet()
+    assert second.lost == []
+
+
+async def test_the_same_owner_attaches_anew_and_goes_on(owners: MakeOwner) -> None:
+    gates["again"] = asyncio.Event()
+    owner = await owners()
+    await owner.start("r1", "gated_then_collect", "again", 3)
+    async with asyncio.timeout(10):
+        while not ran["again"]:
+            await asyncio.sleep(0.01)
+    await owner.signal("r1", "note", 1)
+    await owner.reattach(7)
+    await owner.signal("r1", "note", 2)
+    gates["again"].set()
+    await owner.until("r1", lambda record: any(wait.kind == "receive" for wait in record.envelope.waits))
+    await owner.reattach(8)
+    owner.lost.clear()  # the attach itself broke the old pulls off
+    await owner.signal("r1", "note", 3)
+    assert completed(await owner.until_ended("r1")) == [1, 2, 3]
+    await owner.until_quiet()
+    assert ran["again"] == 1
+    assert owner.lost == []
+
+
+async def test_nothing_is_committed_while_the_gate_is_shut(owners: MakeOwner) -> None:
+    owner = await owners()
+    await owner.start("shut", "collect", 1)
+    await owner.until_waiting("shut", "receive")
+    owner.services.gate.shut("in doubt")
+    commits = owner.services.marks.commits
+    await owner.signal("shut", "note", 4)
+    await owner.until_messages("mail", 1)
+    await asyncio.sleep(0.2)
+    assert owner.services.marks.commits == commits
+    owner.services.gate.open()
+    assert completed(await owner.until_ended("shut")) == [4]
+
+
+async def test_the_consumed_set_of_a_long_life_stays_small(owners: MakeOwner) -> None:
+    owner = await owners()
+    await owner.start("long", "collect", 400)
+    await owner.until_waiting("long", "receive")
+    largest = 0
+    for n in range(400):
+        await owner.signal("long", "note", n)
+        if n % 50 == 0:
+            record = await owner.record("long")
+            largest = max(largest, len(record.envelope.consumed))
+    assert completed(await owner.until_ended("long")) == list(range(400))
+    assert largest <= 300
+    await owner.until_quiet()
+
+
+async def test_an_actor_that_is_asked_for_its_result_answers(owners: MakeOwner) -> None:
+    from sojourn.actors import answers
+
+    owner = await owners()
+    await owner.start("q1", "collect", 1)
+    await owner.until_waiting("q1", "receive")
+
+    async def ask(what: str, actor: str = "q1") -> answers.Answer:
+        reply = await owner.broker.request(
+            owner.subjects.query(0), orjson.dumps({"actor": actor, "what": what})
+        )
+        answer = answers.parse_answer(reply.payload)
+        assert answer is not None
+        return answer
+
+    assert (await ask("result")).outcome is None
+    described = await ask("describe")
+    assert described.details is not None
+    assert "receive note" in described.details.sentence
+    assert (await ask("result", "nobody")).error == answers.NO_SUCH_ACTOR
+    assert (await ask("result", "b*d")).error == "invalid id"
+    await owner.signal("q1", "note", 9)
+    await owner.until_ended("q1")
+    outcome = (await ask("result")).outcome
+    assert outcome is not None
+    assert orjson.loads(bytes(outcome.value)) == [9]
