@@ -29,7 +29,7 @@ from sojourn.broker.subjects import Subjects, Token
 from sojourn.codecs.errors import SojournError
 
 from .directory import Directory
-from .ownership import Member, neighbours
+from .ownership import MOVE_SECONDS, Member, neighbours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +53,8 @@ class LeaseTerms:
     connected: float = 5.0
     """How long the prober must have been connected: after a broker's restart everyone else is silent for a
     while."""
+    move: float = MOVE_SECONDS
+    """Between two planned moves of one partition."""
 
 
 class LeaseLost(SojournError):

@@ -37,7 +37,7 @@ from .directory import Directory
 from .gate import Gate, boot_seconds
 from .guard import Guard
 from .holdings import Holdings
-from .lease import LeaseLost, NodeIdInUse, Vitals
+from .lease import LeaseLost, LeaseTerms, NodeIdInUse, Vitals
 from .marks import MARK_SECONDS, Marks
 from .metrics import Metrics
 from .ownership import Member, Mine, View, plan
@@ -84,6 +84,7 @@ class Membership:
         make_life: Callable[[str, Membership], Awaitable[Life]],
         make_member: Callable[[], Member],
         *,
+        terms: LeaseTerms = LeaseTerms(),  # noqa: B008 - immutable
         now: Callable[[], float] = boot_seconds,
         log: logging.Logger = logging.getLogger("sojourn.cluster"),  # noqa: B008 - process-wide by design
     ) -> None:
@@ -97,6 +98,7 @@ class Membership:
         self._metrics = metrics
         self._make_life = make_life
         self._make_member = make_member
+        self._terms = terms
         self._now = now
         self._log = log
         self._guard: Guard | None = None
@@ -283,7 +285,7 @@ class Membership:
             kept={p for p, until in self._kept_until.items() if now < until},
             unserved={p: now - since for p, since in self._unserved_since.items()},
         )
-        planned = plan(view, mine, self._clock.now())
+        planned = plan(view, mine, self._clock.now(), move_seconds=self._terms.move)
         for p in planned.release:
             holdings.release(p, self._move_seconds)
         for p in planned.attach:

@@ -221,6 +221,7 @@ class Node:
             metrics,
             lives.make,
             lambda: self._member(deployment.label),
+            terms=options.terms,
         )
         self._health = self._make_health(metrics)
         self._guard = guard = Guard(

@@ -172,7 +172,7 @@ def placement(view: View) -> dict[int, str]:
     return placed
 
 
-def plan(view: View, mine: Mine, now: float) -> Plan:
+def plan(view: View, mine: Mine, now: float, *, move_seconds: float = MOVE_SECONDS) -> Plan:
     """What this node should attach and release at broker time `now`.
 
     A node that is not a living member of the view, or not ready, attaches nothing; one that drains releases
@@ -192,7 +192,10 @@ def plan(view: View, mine: Mine, now: float) -> Plan:
     release = (
         p
         for p in free_hands
-        if p in mine.serving and placed[p] != node and p not in mine.kept and _may_move(view, p, now)
+        if p in mine.serving
+        and placed[p] != node
+        and p not in mine.kept
+        and _may_move(view, p, now, move_seconds)
     )
     return Plan(attach, tuple(release), frozenset(fallback))
 
@@ -215,9 +218,9 @@ def _attachable(
     return tuple(attach), fallback
 
 
-def _may_move(view: View, p: int, now: float) -> bool:
+def _may_move(view: View, p: int, now: float, move_seconds: float) -> bool:
     owned = view.owners.get(p)
-    return owned is not None and now - owned.owner.since >= MOVE_SECONDS
+    return owned is not None and now - owned.owner.since >= move_seconds
 
 
 def neighbours(node: str, members: Collection[str]) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ def nats_server() -> Iterator[EmbeddedServer]:
         try:
             yield server
         finally:
+            runner.run(server.kill())  # stopping in order takes a second per namespace
             runner.run(server.__aexit__(None, None, None))
 
 

@@ -6,7 +6,8 @@ Membership is tested without actors; every test waits on the diary, never on tim
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,8 @@ from sojourn.broker.seam import Delivery, Pull
 from sojourn.broker.server import EmbeddedServer
 from sojourn.broker.subjects import Subjects
 from sojourn.broker.topology import Topology, apply
+from sojourn.cluster.directory import Directory
+from sojourn.cluster.lease import LeaseTerms
 from sojourn.cluster.node import Node, NodeOptions
 from sojourn.cluster.services import PartitionServices
 from sojourn.codecs.keyring import Keyring
@@ -61,7 +64,9 @@ class Diary:
                 await self.changed.wait()
 
     def serving(self) -> dict[int, str]:
-        """Who serves which partition, by the diary. Fails if two do at a time without a drop or release between."""
+        """Who serves which partition, by the diary. Fails if two do at a time without a drop or release
+        between.
+        """
         now: dict[int, str] = {}
         for node, what, p, _ in self.entries:
             if what == "start":
@@ -164,11 +169,96 @@ class CountingPartition:
             await pull.stop()
 
 
+async def poll_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """For what announces itself to nobody."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - nothing sets an event for it
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def until() -> Callable[..., Awaitable[None]]:
+    return poll_until
+
+
+class Cutter:
+    """A TCP proxy before the server that knows connections by their client's name, and cuts them by it."""
+
+    def __init__(self, target_port: int) -> None:
+        self._target_port = target_port
+        self._server: asyncio.Server | None = None
+        self._open: dict[asyncio.StreamWriter, str] = {}
+        self._cut: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def url(self) -> str:
+        assert self._server is not None
+        return f"nats://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for writer in tuple(self._open):
+            writer.transport.abort()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def cut(self, name: str) -> None:
+        """Cut the connections of this client, and every new one of it, until `mend`."""
+        self._cut.add(name)
+        for writer, known in tuple(self._open.items()):
+            if known == name:
+                writer.transport.abort()
+
+    def mend(self, name: str) -> None:
+        self._cut.discard(name)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        upstream_reader, upstream = await asyncio.open_connection("127.0.0.1", self._target_port)
+        try:
+            writer.write(await upstream_reader.readline())  # INFO
+            hello = await reader.readline()  # CONNECT {...}
+            name = json.loads(hello.partition(b" ")[2]).get("name", "")
+            if name in self._cut:
+                return
+            self._open[writer] = name
+            upstream.write(hello)
+            async with asyncio.TaskGroup() as both:
+                both.create_task(_pump(reader, upstream))
+                both.create_task(_pump(upstream_reader, writer))
+        except* (OSError, asyncio.IncompleteReadError, ValueError, EOFError):
+            pass
+        finally:
+            self._open.pop(writer, None)
+            writer.transport.abort()
+            upstream.transport.abort()
+
+
+async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    while data := await source.read(65536):
+        target.write(data)
+        await target.drain()
+    raise EOFError
+
+
 class Cluster:
-    """Real nodes in this process, one loop for all engines, each with its own guard thread and connections."""
+    """Real nodes in this process, one loop for all engines, each with its own guard thread and
+    connections.
+    """
 
     def __init__(self, server: EmbeddedServer, namespace: str) -> None:
         self.server = server
+        self.url = server.url
+        """Where nodes connect to; a test may put a `Cutter` there."""
         self.namespace = namespace
         self.subjects = Subjects(namespace, PARTITIONS)
         self.diary = Diary()
@@ -185,13 +275,14 @@ class Cluster:
 
         wanted: dict[str, Any] = {
             "app": "tests",
-            "nats": NatsOptions(servers=self.server.url),
+            "nats": NatsOptions(servers=self.url),
             "keyring": Keyring.ephemeral(lambda n: b"k" * n),
             "namespace": self.namespace,
             "node_id": node_id,
             "registry": Registry(),
             "partition_factory": factory,
             "drain_seconds": 5.0,
+            "terms": LeaseTerms(move=0.3),
             **changes,
         }
         return NodeOptions(**wanted)
@@ -228,6 +319,19 @@ class Cluster:
 
         await self.diary.wait_until(settled)
 
+    async def all_taken_over_by(self, node_id: str) -> None:
+        """Return when every partition was last attached by this node (the former owner may not know yet)."""
+
+        def taken() -> bool:
+            last = {p: node for node, what, p, _ in self.diary.entries if what == "start"}
+            return set(last.values()) == {node_id} and len(last) == PARTITIONS
+
+        await self.diary.wait_until(taken)
+
+    async def start_twin(self, node_id: str) -> None:
+        """Run another node under an id that is in use."""
+        await Node(self.options(node_id)).run()
+
     async def stop(self) -> None:
         for node, _ in self._running.values():
             node.leave()
@@ -258,3 +362,20 @@ async def _cluster(server: EmbeddedServer, namespace: str) -> AsyncIterator[Clus
         yield made
     finally:
         await made.stop()
+
+
+@pytest.fixture
+async def cutter(cluster: Cluster) -> AsyncIterator[Cutter]:
+    """Between the nodes of `cluster` and the server."""
+    made = Cutter(cluster.server.port)
+    await made.start()
+    cluster.url = made.url
+    yield made
+    await cluster.stop()
+    await made.stop()
+
+
+@pytest.fixture
+async def directory(cluster: Cluster, connect: Callable[[], Awaitable[NatsBroker]]) -> Directory:
+    """The cluster bucket, seen by somebody who is no node."""
+    return Directory(await connect(), cluster.subjects)

@@ -1,4 +1,5 @@
-"""The six steps of an attach on a real server: whoever stops between two of them, or comes late, does no harm.
+"""The six steps of an attach on a real server: whoever stops between two of them, or comes late, does no
+harm.
 
 PROTOCOL 9: crash, or freeze past the lease, of the owner while attaching, at each of its six steps.
 """
