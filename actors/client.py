@@ -156,6 +156,8 @@ class Client:
         Raises `PayloadError` for arguments that do not cross, `NoSuchWorkflow`, `Refused` for arguments its
         node cannot read, `InvalidName` for the id, `NoAnswer` after `timeout`.
         """
+        if isinstance(call, WorkflowCall):
+            call.use()  # whatever is wrong with it is raised here
         if if_exists not in ("reject", "join", "restart"):
             raise ValueError(f'if_exists={if_exists!r}: expected "reject", "join" or "restart"')
         name, encoded, workflow = _what(call, args, kwargs)

@@ -278,6 +278,9 @@ class Engine:
         draft = Draft(record, now, facts, self.limits)
         if isinstance(event, Event) and event.kind == "start":
             draft.consume(event)
+            if event.reply:  # it is started; that it is held is told to whoever waits for the result
+                body = {"ok": True, "actor": event.actor, "run": record.index.run, "hold": "quarantined"}
+                draft.effects.append(Reply(event.reply, body))
         if isinstance(event, StepDone) and event.op in draft.calls:
             del draft.calls[event.op]
             draft.results[event.op] = event.outcome

@@ -37,7 +37,7 @@ from .errors import (
     WorkflowTerminated,
 )
 from .outcomes import rejected
-from .requests import Requests
+from .requests import LOOK_AGAIN, Requests
 
 if TYPE_CHECKING:
     from .workflow import Workflow
@@ -146,6 +146,9 @@ class Handle(Generic[R]):
         broker = self._requests.broker
         origin = Origin("mail", (await broker.stream_info(subjects.mail_stream)).created, stored.seq)
         question = Question(self.id, "consumed", origin)
+        pauses = self._requests.growing(
+            (0.1, LOOK_AGAIN)
+        )  # a dead letter changes no record, so nobody hints at it
         async with self._requests.changes(self.id) as changes:
             while True:
                 answer = await self._requests.question(question)
@@ -158,7 +161,7 @@ class Handle(Generic[R]):
                     if dead is not None:
                         raise DeadLettered(self.id, channel, reason=dead.reason, detail=dead.detail)
                     return
-                await changes.wait()
+                await changes.wait(next(pauses))
 
     async def _is_held(self, origin: Origin) -> bool:
         subjects, broker = self._requests.subjects, self._requests.broker

@@ -79,14 +79,14 @@ class Requests:
         then, and be carried out later.
         """
         await self._open_inbox()
-        request = str(body["request"])
+        request, sending = str(body["request"]), self.ids()
         subject = self.subjects.ctl(actor, token(verb))
         with self._answer() as (inbox, answer):
             payload = orjson.dumps({**body, "reply": inbox})
             try:
                 async with asyncio.timeout(seconds):
-                    for number, pause in enumerate(self._growing(SEND_AGAIN)):
-                        await self.store(Publish(subject, payload, msg_id=f"{request}-{number}-{verb}"))
+                    for number, pause in enumerate(self.growing(SEND_AGAIN)):
+                        await self.store(Publish(subject, payload, msg_id=f"{sending}-{number}"))
                         done, _ = await asyncio.wait((answer,), timeout=pause)
                         if done:
                             return answer.result()
@@ -99,7 +99,7 @@ class Requests:
         """Store a message; repeated under its message id while the outcome is unknown. Raises what certainly
         was not stored.
         """
-        for pause in self._growing(STORE_AGAIN):
+        for pause in self.growing(STORE_AGAIN):
             try:
                 return await self.broker.publish(message)
             except OutcomeUnknown:
@@ -165,7 +165,7 @@ class Requests:
             self._hints.discard(hint)
 
     async def _subscribe(self, subject: str, on_message: Any) -> Subscription:
-        for pause in self._growing(STORE_AGAIN):
+        for pause in self.growing(STORE_AGAIN):
             try:
                 return await self.broker.subscribe(subject, on_message)
             except OutcomeUnknown:
@@ -201,7 +201,7 @@ class Requests:
             for hint in self._hints:
                 hint.set()
 
-    def _growing(self, bounds: tuple[float, float]) -> Iterator[float]:
+    def growing(self, bounds: tuple[float, float]) -> Iterator[float]:
         """Pauses that double up to a bound, each with up to a quarter taken off at random."""
         pause, most = bounds
         while True:

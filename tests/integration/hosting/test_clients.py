@@ -1,10 +1,12 @@
-"""Client and handle against a real owner on a real server: what callers get, whatever dies or is lost in between."""
+"""Client and handle against a real owner on a real server: what callers get, whatever dies or is lost in
+between.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +35,7 @@ from sojourn.actors.step import step
 from sojourn.actors.verbs import publish_state, stage, tag
 from sojourn.actors.workflow import workflow
 from sojourn.broker.errors import InvalidName, OutcomeUnknown
-from sojourn.broker.nats import NatsBroker
+from sojourn.broker.nats import NatsBroker, NatsOptions
 from sojourn.broker.seam import Ack, Publish
 from sojourn.broker.subjects import Subjects
 from sojourn.codecs.errors import PayloadError
@@ -136,7 +138,10 @@ async def test_a_typed_start_gives_a_typed_result(owners: MakeOwner, client: Cli
     await handle.signal(notes, "thanks")
     assert await handle.result(timeout=20) == Receipt(Order("tea", 2), "thanks")
     assert await client.handle(name, buy).result(timeout=20) == Receipt(Order("tea", 2), "thanks")
-    assert await client.handle(name).result(timeout=20) == {"order": {"item": "tea", "count": 2}, "note": "thanks"}
+    assert await client.handle(name).result(timeout=20) == {
+        "order": {"item": "tea", "count": 2},
+        "note": "thanks",
+    }
 
 
 async def test_a_start_by_name_needs_none_of_the_code(owners: MakeOwner, client: Client) -> None:
@@ -156,8 +161,12 @@ async def test_a_rejection_is_raised_as_itself(owners: MakeOwner, client: Client
     assert caught.value.age == 12
 
 
-@pytest.mark.parametrize(("how", "type_name"), [("builtin", "builtins:ValueError"), ("own", "sojourn.actors.errors:StepFailed")])
-async def test_a_failure_says_what_ended_it(owners: MakeOwner, client: Client, how: str, type_name: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "type_name"), [("builtin", "builtins:ValueError"), ("own", "sojourn.actors.errors:StepFailed")]
+)
+async def test_a_failure_says_what_ended_it(
+    owners: MakeOwner, client: Client, how: str, type_name: str
+) -> None:
     await owners()
     handle = await client.start(fails(how))
     with pytest.raises(WorkflowFailed) as caught:
@@ -167,7 +176,9 @@ async def test_a_failure_says_what_ended_it(owners: MakeOwner, client: Client, h
     assert isinstance(error.__cause__, ValueError) == (how == "builtin")
 
 
-async def test_whoever_waits_is_told_of_a_quarantine_at_once(owners: MakeOwner, client: Client, name: str) -> None:
+async def test_whoever_waits_is_told_of_a_quarantine_at_once(
+    owners: MakeOwner, client: Client, name: str
+) -> None:
     await owners()
     handle = await client.start(defect(), id=name)
     with pytest.raises(WorkflowQuarantined) as caught:
@@ -193,7 +204,9 @@ async def test_a_result_that_is_not_there_in_time_can_be_waited_for_again(
 # if it exists
 
 
-async def test_an_id_that_is_taken_is_refused_joined_or_restarted(owners: MakeOwner, client: Client, name: str) -> None:
+async def test_an_id_that_is_taken_is_refused_joined_or_restarted(
+    owners: MakeOwner, client: Client, name: str
+) -> None:
     await owners()
     first = await client.start(buy(Order("tea")), id=name)
     await waiting(client, name)
@@ -211,7 +224,9 @@ async def test_an_id_that_is_taken_is_refused_joined_or_restarted(owners: MakeOw
     assert await first.cancel() is False
 
 
-async def test_the_same_request_again_is_the_same_workflow(owners: MakeOwner, client: Client, name: str) -> None:
+async def test_the_same_request_again_is_the_same_workflow(
+    owners: MakeOwner, client: Client, name: str
+) -> None:
     await owners()
     first = await client.start(buy(Order("tea")), id=name, request="r-1")
     again = await client.start(buy(Order("tea")), id=name, request="r-1")
@@ -233,7 +248,9 @@ async def test_a_start_without_a_node_is_kept_and_found_by_its_request(
 async def test_an_answer_that_died_with_its_owner_is_asked_for_again(
     owners: MakeOwner, client: Client, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The owner commits the start and dies before it answers; the next owner answers the repeated request, and starts nothing."""
+    """The owner commits the start and dies before it answers; the next owner answers the repeated request,
+    and starts nothing.
+    """
     monkeypatch.setattr(requests, "SEND_AGAIN", (0.5, 1.0))
     crash = Crash("after_commit", about=name)
     await owners(fault=crash)
@@ -278,7 +295,9 @@ async def test_mistakes_are_found_before_anything_is_sent(client: Client) -> Non
         untyped.handle("x", workflow="quick")
 
 
-async def test_a_delayed_start_is_there_at_once_and_runs_later(owners: MakeOwner, client: Client, name: str) -> None:
+async def test_a_delayed_start_is_there_at_once_and_runs_later(
+    owners: MakeOwner, client: Client, name: str
+) -> None:
     await owners()
     handle = await client.start(quick(1), id=name, delay=0.4)
     assert (await handle.describe()).index.status == "suspended"
@@ -297,7 +316,9 @@ async def test_mail_can_be_waited_for_until_it_is_taken(owners: MakeOwner, clien
     await sending
 
 
-async def test_mail_that_nobody_takes_is_not_called_consumed(owners: MakeOwner, client: Client, name: str) -> None:
+async def test_mail_that_nobody_takes_is_not_called_consumed(
+    owners: MakeOwner, client: Client, name: str
+) -> None:
     await owners()
     handle = await client.start(buy(Order("tea")), id=name)
     await waiting(client, name)
@@ -308,7 +329,9 @@ async def test_mail_that_nobody_takes_is_not_called_consumed(owners: MakeOwner, 
     assert (await handle.result(timeout=20)).note == "later"
 
 
-async def test_mail_that_cannot_be_taken_is_told_to_whoever_waits(owners: MakeOwner, client: Client, name: str) -> None:
+async def test_mail_that_cannot_be_taken_is_told_to_whoever_waits(
+    owners: MakeOwner, client: Client, name: str
+) -> None:
     await owners()
     await client.start(buy(Order("tea")), id=name)
     stranger = client.handle(name)
@@ -329,7 +352,9 @@ async def test_mail_is_checked_against_a_known_workflow(client: Client) -> None:
         await handle.signal(notes, "x", wait="read")
 
 
-async def test_a_full_mailbox_is_told_to_the_sender(client: Client, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_mailbox_is_told_to_the_sender(
+    client: Client, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from sojourn.broker.errors import MailboxFull as StreamFull
 
     async def full(self: NatsBroker, message: Publish, *, timeout: float = 2.0) -> Ack:
@@ -369,7 +394,9 @@ async def test_a_signal_may_come_before_its_start(owners: MakeOwner, client: Cli
 # control
 
 
-async def test_cancelling_ends_it_and_a_second_time_says_so(owners: MakeOwner, client: Client, name: str) -> None:
+async def test_cancelling_ends_it_and_a_second_time_says_so(
+    owners: MakeOwner, client: Client, name: str
+) -> None:
     await owners()
     handle = await client.start(buy(Order("tea")), id=name)
     assert await handle.cancel(reason="changed my mind") is True
@@ -406,7 +433,15 @@ async def test_pausing_holds_it_until_it_is_resumed(owners: MakeOwner, client: C
 async def test_an_actor_that_never_was_is_told_apart(owners: MakeOwner, client: Client, name: str) -> None:
     await owners()
     handle = client.handle(name)
-    for ask in (handle.result, handle.describe, handle.state, handle.cancel, handle.terminate, handle.pause, handle.release):
+    for ask in (
+        handle.result,
+        handle.describe,
+        handle.state,
+        handle.cancel,
+        handle.terminate,
+        handle.pause,
+        handle.release,
+    ):
         with pytest.raises(NoSuchActor):
             await ask()
 
@@ -439,7 +474,9 @@ async def test_without_a_node_describe_tells_what_the_index_says(
     await owner.partition.release(owner.services.monotonic() + 10)
     description = await handle.describe()
     assert description.details is None
-    assert description.sentence.endswith("waits: receive notes. No node answers for it now; it goes on when one does.")
+    assert description.sentence.endswith(
+        "waits: receive notes. No node answers for it now; it goes on when one does."
+    )
     with pytest.raises(NoAnswer, match="no node serves its partition"):
         await handle.state(timeout=0.2)
     with pytest.raises(ResultTimeout) as caught:
@@ -474,11 +511,6 @@ async def test_lists_are_filtered(owners: MakeOwner, client: Client, name: str) 
     assert await ids(status="failed") == set()
 
 
-@pytest.fixture
-async def unused_loop_errors() -> AsyncIterator[None]:
-    yield
-
-
 async def test_connecting_needs_a_namespace_that_was_set_up(
     nats_server: Any, connect: Callable[[], Awaitable[NatsBroker]], namespace: str, subjects: Subjects
 ) -> None:
@@ -492,5 +524,5 @@ async def test_connecting_needs_a_namespace_that_was_set_up(
         async with Client.connect(nats_server.url, namespace="never-applied"):
             pass
     with pytest.raises(ConnectFailed):
-        async with Client.connect("nats://127.0.0.1:1"):
+        async with Client.connect(NatsOptions(servers="nats://127.0.0.1:1", connect_timeout=0.2)):
             pass
