@@ -107,6 +107,8 @@ class NatsBroker:
         self._pulls: set[NatsPull] = set()
         self._last_error = ""
         self._closed = False
+        self.failed_attempts = 0
+        """Errors of the connection since it was last up."""
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "connected" if self.connected else "disconnected"
@@ -187,6 +189,7 @@ class NatsBroker:
 
     async def _on_error(self, error: Exception) -> None:
         text = str(error) or repr(error)
+        self.failed_attempts += 1
         if "permissions violation" in text and self._requests.deny(text):
             return
         if text != self._last_error:  # a server that is away answers the same five times a second
@@ -205,6 +208,7 @@ class NatsBroker:
 
     async def _on_reconnect(self) -> None:
         self._last_error = ""
+        self.failed_attempts = 0
         self._tell(True)
 
     async def _on_closed(self) -> None:
