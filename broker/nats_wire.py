@@ -9,6 +9,7 @@ here is one it knows. Sources: ADR-1 (API), ADR-31 (direct get), ADR-43 (TTL), A
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
@@ -196,17 +197,16 @@ def rfc3339(at: float) -> str:
 
 
 def unix_nanoseconds(text: str) -> int:
-    """An RFC 3339 time of the server as Unix nanoseconds; it gives up to nine digits, Python's parser takes
-    six.
-    """
-    main, _, rest = text.partition(".")
-    digits = "".join(c for c in rest[:9] if c.isdigit()) if rest else ""
-    tail = rest[len(digits) :] if rest else ""
-    if not rest:  # no fraction: the zone is still on the main part
-        main, tail = (main[:-1], "Z") if main.endswith("Z") else (main[:-6], main[-6:])
-    zone = "+00:00" if tail == "Z" else tail
-    seconds = round((datetime.fromisoformat(main + zone) - _EPOCH).total_seconds())
-    return seconds * 1_000_000_000 + int(digits.ljust(9, "0") if digits else 0)
+    """An RFC 3339 time of the server as Unix nanoseconds (it gives nine digits, Python's parser takes six)."""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise ValueError(f"expected an RFC 3339 time, received {text[:60]!r}")
+    main, digits, zone = found.groups(default="")
+    seconds = round((datetime.fromisoformat(main + zone.replace("Z", "+00:00")) - _EPOCH).total_seconds())
+    return seconds * 1_000_000_000 + int(digits.ljust(9, "0"))
+
+
+_TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
 
 
 def _nanoseconds(seconds: float) -> int:

@@ -1,0 +1,63 @@
+"""Three nats-servers as one cluster on loopback, for tests of R3."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from sojourn.broker.nats import NatsBroker
+from sojourn.broker.server import EmbeddedServer
+
+
+class Cluster:
+    """The servers by name, and which of them leads a stream."""
+
+    def __init__(self, servers: dict[str, EmbeddedServer]) -> None:
+        self.servers = servers
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        return tuple(server.url for server in self.servers.values())
+
+    async def leader(self, broker: NatsBroker, stream: str) -> str:
+        """Name of the stream's leader."""
+        answer = await broker._stream_api("leader", f"STREAM.INFO.{stream}", None, stream)
+        return str(answer["cluster"]["leader"])
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+@asynccontextmanager
+async def cluster(size: int = 3) -> AsyncIterator[Cluster]:
+    """Start the servers and wait until all of them are healthy."""
+    routes = _free_ports(size)
+    peers = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in routes)
+    servers = {
+        f"s{n}": EmbeddedServer(
+            name=f"s{n}",
+            extra_config=(
+                f'cluster {{ name: "test", listen: "127.0.0.1:{port}", routes: [{peers}], no_advertise: true }}'
+            ),
+        )
+        for n, port in enumerate(routes, 1)
+    }
+    try:
+        await asyncio.gather(*(server.start(wait_healthy=False) for server in servers.values()))
+        async with asyncio.timeout(30):
+            await asyncio.gather(*(server.wait_healthy() for server in servers.values()))
+        yield Cluster(servers)
+    finally:
+        await asyncio.gather(*(server.kill() for server in servers.values()))
+        for server in servers.values():
+            await server.__aexit__(None, None, None)
