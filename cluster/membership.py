@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
@@ -86,6 +87,7 @@ class Membership:
         *,
         terms: LeaseTerms = LeaseTerms(),  # noqa: B008 - immutable
         now: Callable[[], float] = boot_seconds,
+        wall: Callable[[], float] = time.time,
         log: logging.Logger = logging.getLogger("sojourn.cluster"),  # noqa: B008 - process-wide by design
     ) -> None:
         """`make_member` draws a new lease id each time; `make_life` builds services for it."""
@@ -100,6 +102,7 @@ class Membership:
         self._make_member = make_member
         self._terms = terms
         self._now = now
+        self._wall = wall
         self._log = log
         self._guard: Guard | None = None
         self._member: Member | None = None
@@ -464,6 +467,7 @@ class Membership:
             await asyncio.sleep(CLOCK_SECONDS)
             with suppress(BrokerError):
                 await self._clock.sync()
+                self._metrics.gauge("clock_offset_seconds", self._clock.now() - self._wall())
 
     # hints
     async def _answer(self, request: Received) -> None:

@@ -38,13 +38,11 @@ METRICS: Final[Mapping[str, Declared]] = {
     "resumes": Declared("counter", "Actors whose user code ran once more", ("workflow",)),
     "commits": Declared("counter", "Records stored", ("workflow",)),
     "commit_conflicts": Declared("counter", "Commits that turned out to be another's"),
-    "commit_unknown": Declared("counter", "Commits whose outcome had to be read"),
     "commit_seconds": Declared("histogram", "From sending a commit to its acknowledgement"),
     "frame_bytes": Declared("histogram", "Size of stored frames", (), BYTES),
     "wake_to_resume_seconds": Declared(
         "histogram", "From the storing of an event to its consumption", ("kind",)
     ),
-    "timer_lateness_seconds": Declared("histogram", "How late timers were consumed"),
     "ended": Declared("counter", "Actors that ended", ("workflow", "status")),
     "quarantined": Declared("counter", "Actors quarantined", ("workflow",)),
     "pin_refused": Declared(
@@ -57,9 +55,6 @@ METRICS: Final[Mapping[str, Declared]] = {
     "flush_refused": Declared("counter", "Outbox entries the broker refused for now", ("kind",)),
     "dead_letters": Declared("counter", "Events written to the dead letters", ("reason",)),
     "moved": Declared("counter", "Events moved to HELD"),
-    # steps
-    "steps": Declared("counter", "Attempts of local steps", ("step", "outcome")),
-    "step_seconds": Declared("histogram", "Duration of an attempt of a local step", ("step",)),
     # the node
     "attaches": Declared("counter", "Partitions attached", ("why",)),
     "attach_seconds": Declared("histogram", "Duration of an attach", ("why",)),
