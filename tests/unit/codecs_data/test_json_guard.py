@@ -132,7 +132,7 @@ def test_brackets_in_text_are_no_nesting() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b'"' + b'\\"' * 120_000,
+        b"[" * 65 + b'"' + b'\\"' * 120_000,
         b'{"a":1,' + b'"\\' * 120_000,
         b'"\\' * 60_000 + b'"a":' * 20_000,
         b"[" * 250_000,
