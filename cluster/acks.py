@@ -29,16 +29,9 @@ class Acknowledger:
         self._on_refused = on_refused
         self._slots = asyncio.Semaphore(window)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._idle = asyncio.Event()
-        self._idle.set()
 
     def __repr__(self) -> str:
         return f"<Acknowledger pending={len(self._tasks)}>"
-
-    @property
-    def pending(self) -> int:
-        """Acknowledgements that are not confirmed yet."""
-        return len(self._tasks)
 
     def acknowledge(self, delivery: Delivery, confirmed: Callable[[], None]) -> None:
         """Acknowledge; call `confirmed` once the broker said so, unless `forget` came first."""
@@ -60,9 +53,9 @@ class Acknowledger:
 
         self._submit(delete)
 
-    async def wait_idle(self) -> None:
-        """Return when nothing is pending."""
-        await self._idle.wait()
+    def tasks(self) -> set[asyncio.Task[None]]:
+        """What is pending, to be waited for."""
+        return set(self._tasks)
 
     def forget(self) -> None:
         """Give up everything that is pending: the deliveries belong to a consumer that is gone."""
@@ -72,7 +65,6 @@ class Acknowledger:
     def _submit(self, request: Callable[[], Awaitable[None]]) -> None:
         task = asyncio.create_task(self._persist(request))
         self._tasks.add(task)
-        self._idle.clear()
         task.add_done_callback(self._ended)
 
     async def _persist(self, request: Callable[[], Awaitable[None]]) -> None:
@@ -87,7 +79,5 @@ class Acknowledger:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not self._tasks:
-            self._idle.set()
         if not task.cancelled() and (error := task.exception()) is not None:
             self._on_refused(f"an acknowledgement failed: {error!r}")

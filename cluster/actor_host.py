@@ -5,9 +5,10 @@ The loop is a task only while there is something to do. Each pass looks at every
     load -> count an attempt, take over calls -> control -> flush -> a step's result -> go on -> other events -> seal -> acknowledge
          -> refuse -> move to HELD
 
-in the order of PROTOCOL 4.1 and 4.6 to 4.8. A commit that turns out to be another's ends the pass: what was hot is discarded in silence and the
-unacknowledged events meet a fresh load. When nothing is left to do the host rests: its record and coroutines stay in the hot cache, bounded
-and for seconds, and the host itself is forgotten once none of its events is in memory and none of its steps runs.
+in the order of PROTOCOL 4.1 and 4.6 to 4.8. A commit that turns out to be another's ends the pass: what was hot is discarded in
+silence and the unacknowledged events meet a fresh load. When nothing is left to do the host rests: its record and coroutines stay
+in the hot cache, bounded and for seconds, and the host itself is forgotten once none of its events is in memory and none of its
+steps runs.
 """
 
 from __future__ import annotations
@@ -107,9 +108,9 @@ class ActorHost:
         self.wake()
 
     @property
-    def busy(self) -> bool:
-        """Whether its loop runs now."""
-        return self._task is not None
+    def task(self) -> asyncio.Task[None] | None:
+        """Its loop, while it runs."""
+        return self._task
 
     def oldest_waiting(self) -> float | None:
         """Arrival (local monotonic) of the oldest event that was not decided yet; None when there is none."""

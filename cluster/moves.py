@@ -49,10 +49,9 @@ class Mover:
     def __repr__(self) -> str:
         return f"<Mover of partition {self._serving.p}: {len(self._parcels)} parcels>"
 
-    @property
-    def idle(self) -> bool:
-        """Whether nothing is being moved."""
-        return self._task is None
+    def tasks(self) -> set[asyncio.Task[None]]:
+        """What is under way, to be waited for."""
+        return set() if self._task is None else {self._task}
 
     def submit(self, parcel: Parcel) -> None:
         """Move these items as soon as may be; they are `MOVING` from now on."""

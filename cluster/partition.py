@@ -1,11 +1,11 @@
-"""One partition while this node owns it (PROTOCOL 3, 4): deliveries become events of actors, actors work, the rest is bookkeeping.
+"""One partition while this node owns it (PROTOCOL 3, 4): deliveries become events of actors, actors work, the rest is books.
 
 Membership attaches, and tells this class; this class tells membership with `on_lost` that something does not fit an owner: an
-acknowledgement was refused, a newer fence or a record of a higher epoch was met, the pull broke off. Whether the partition is still ours is then
-membership's question; it attaches anew or drops.
+acknowledgement was refused, a newer fence or a record of a higher epoch was met, the pull broke off. Whether the partition is
+still ours is then membership's question; it attaches anew or drops.
 
-Memory: an actor has a `ActorHost` while one of its events is in memory or one of its steps runs; an event in HELD has a reference. Nothing
-else is kept for an actor, hot or parked, in this file's reach.
+Memory: an actor has an `ActorHost` while one of its events is in memory or one of its steps runs; an event in HELD has a
+reference. Nothing else is kept here for an actor; what is hot is in the node's cache, bounded and for seconds.
 """
 
 from __future__ import annotations
@@ -41,8 +41,6 @@ LOOKS: Final = 200
 """Actors with held events that are loaded at a time after an attach, and when other code is here."""
 LOOK_SECONDS: Final = 5.0
 """How long one actor's loop may keep the next ones from being looked at."""
-SETTLE_SECONDS: Final = 0.02
-"""Between two looks of a release at whether all is settled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +120,8 @@ class Partition:
         serving, services = self._serving, self._services
         serving.releasing = True
         await self._stop_pulls()
-        while services.monotonic() < deadline and not self._settled():
-            await asyncio.sleep(SETTLE_SECONDS)
+        while (pending := self._pending()) and (left := deadline - services.monotonic()) > 0:
+            await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         self.drop()
 
     async def wait_steps_finished(self) -> None:
@@ -160,7 +158,8 @@ class Partition:
 
     def look_again(self) -> None:
         """Other code is here, or a deployment registered: look at every actor that is held again, some at a time (I11)."""
-        self._spawn(self._look_at(tuple(self._serving.held.actors())))
+        # Hosts too: an actor whose first event is just being moved is not in the index yet.
+        self._spawn(self._look_at(tuple(dict.fromkeys((*self._serving.held.actors(), *self._hosts)))))
 
     def statistics(self) -> PartitionStatistics:
         """A frozen snapshot."""
@@ -288,13 +287,11 @@ class Partition:
                     self._host(actor).wake()
             serving.unknown_events = sum(len(serving.held.of(actor)) for actor in serving.unknown)
 
-    def _settled(self) -> bool:
+    def _pending(self) -> set[asyncio.Task[None]]:
+        """What has to end before the partition can be handed over; each may bring forth another."""
         serving = self._serving
-        return (
-            not any(host.busy for host in self._hosts.values())
-            and serving.mover.idle
-            and not serving.acks.pending
-        )
+        loops = {host.task for host in self._hosts.values() if host.task is not None}
+        return loops | serving.acks.tasks() | serving.mover.tasks()
 
     async def _stop_pulls(self) -> None:
         self._generation += 1

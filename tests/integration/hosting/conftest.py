@@ -28,7 +28,6 @@ from sojourn.broker.seam import ConsumerConfig, Publish
 from sojourn.broker.subjects import Subjects, Token, actor_id, channel_name
 from sojourn.broker.topology import Limits as StreamLimits
 from sojourn.broker.topology import Topology, apply
-from sojourn.cluster.commits import read_record
 from sojourn.cluster.gate import Gate
 from sojourn.cluster.hot_cache import HotCache
 from sojourn.cluster.metrics import Metrics
@@ -36,6 +35,7 @@ from sojourn.cluster.partition import Partition
 from sojourn.cluster.services import Fault, PartitionServices, no_fault
 from sojourn.codecs.keyring import Keyring
 from sojourn.codecs.record import Record, Status
+from sojourn.codecs.seal import open_record
 
 KEY = b"k" * 32
 MIB = 1024 * 1024
@@ -63,6 +63,8 @@ class Owner:
     services: PartitionServices
     epoch: int
     living: set[str]
+    watcher: NatsBroker
+    """Another connection, for what the test itself asks: the owner's requests can then be counted."""
     lost: list[str] = field(default_factory=list)
     was_lost: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -104,7 +106,12 @@ class Owner:
         self.partition.drop()
 
     async def record(self, actor: str) -> Record | None:
-        return (await read_record(self.services, actor)).record
+        stored = await FrameStore(self.watcher, self.subjects).read(actor_id(actor))
+        if stored is None or not stored.data:
+            return None
+        return open_record(
+            stored.data, self.services.keyring, namespace=self.subjects.namespace, actor=actor
+        )
 
     async def until(self, actor: str, wanted: Callable[[Record], bool], *, seconds: float = 20.0) -> Record:
         """The first record seen that fits; watches the republished headers, reads from the leader."""
@@ -113,7 +120,8 @@ class Owner:
         async def on_change(message: object) -> None:
             changed.set()
 
-        subscription = await self.broker.subscribe(self.subjects.changed(actor_id(actor)), on_change)
+        subscription = await self.watcher.subscribe(self.subjects.changed(actor_id(actor)), on_change)
+        record = None
         try:
             async with asyncio.timeout(seconds):
                 while True:
@@ -122,6 +130,10 @@ class Owner:
                     if record is not None and wanted(record):
                         return record
                     await changed.wait()
+        except TimeoutError:
+            raise AssertionError(
+                f"not seen in {seconds} s; {record}; {self.partition.statistics()}; lost {self.lost}"
+            ) from None
         finally:
             await subscription.stop()
 
@@ -147,7 +159,7 @@ class Owner:
         found = -1
         try:
             async with asyncio.timeout(seconds):
-                while (found := await self.messages(short)) != count:
+                while (found := await self.messages(short)) != count:  # noqa: ASYNC110 - the broker tells nobody
                     await asyncio.sleep(0.02)
         except TimeoutError:
             raise AssertionError(
@@ -163,7 +175,7 @@ class Owner:
             "held": (self.subjects.held_stream, self.subjects.held_filter(0)),
             "dead": (self.subjects.dead_stream, self.subjects.dead_filter),
         }[short]
-        found = await self.broker.subjects(stream, pattern)
+        found = await self.watcher.subjects(stream, pattern)
         return sum(count for subject, count in found.items() if not subject.endswith(".fence"))
 
     async def dead_reasons(self) -> list[str]:
@@ -173,17 +185,17 @@ class Owner:
 
     async def start(self, actor: str, workflow: str, *args: object, **more: object) -> None:
         body = {"request": f"r{next(_ids)}", "workflow": workflow, "args": [list(args), {}], **more}
-        await self.broker.publish(
+        await self.watcher.publish(
             Publish(self.subjects.ctl(actor_id(actor), Token("start")), orjson.dumps(body))
         )
 
     async def control(self, actor: str, verb: str, **body: object) -> None:
-        await self.broker.publish(
+        await self.watcher.publish(
             Publish(self.subjects.ctl(actor_id(actor), Token(verb)), orjson.dumps({"by": "test", **body}))
         )
 
     async def signal(self, actor: str, channel: str, value: object) -> None:
-        await self.broker.publish(
+        await self.watcher.publish(
             Publish(self.subjects.mail(actor_id(actor), channel_name(channel)), orjson.dumps(value))
         )
 
@@ -222,12 +234,16 @@ async def topology(broker: NatsBroker, namespace: str) -> Topology:
 
 @pytest.fixture
 async def owners(
-    connect: Callable[[], Awaitable[NatsBroker]], subjects: Subjects, request: pytest.FixtureRequest
+    connect: Callable[[], Awaitable[NatsBroker]],
+    broker: NatsBroker,
+    subjects: Subjects,
+    request: pytest.FixtureRequest,
 ) -> AsyncIterator[MakeOwner]:
     """Makes owners of the namespace's partition; the test's module says which definitions they know (`REGISTRY`)."""
     made: list[Owner] = []
     epochs = itertools.count(1)
     living: set[str] = set()
+    watcher = broker
 
     async def make(
         *,
@@ -286,7 +302,7 @@ async def owners(
             log=logging.getLogger("sojourn.cluster"),
         )
         living.add(services.runner)
-        owner = Owner(broker, subjects, services, next(epochs), living)
+        owner = Owner(broker, subjects, services, next(epochs), living, watcher)
         if isinstance(fault, Crash):
             fault.owner = owner
         made.append(owner)

@@ -39,15 +39,19 @@ async def nap(seconds: float) -> str:
 
 async def test_a_local_step_costs_one_round_trip(owners: MakeOwner) -> None:
     owner = await owners(limits=Limits(transitions_per_second=100_000))
-    await owner.start("few", "count_to", 1)
-    await owner.until_ended("few")
-    await owner.until_quiet()
-    await owner.start("many", "count_to", 101)
-    before = owner.broker.requests_sent
-    assert completed(await owner.until_ended("many", seconds=30)) == 101
-    assert owner.services.marks.commits == (1 + 2 + 1) - 1 + (1 + 101) + 1
-    # Beside the puts: the leader reads of this test's own `until_ended`, the load, seal and acknowledgement.
-    assert owner.broker.requests_sent - before < 250
+
+    async def requests_of(actor: str, steps: int) -> int:
+        before = owner.broker.requests_sent
+        await owner.start(actor, "count_to", steps)
+        assert completed(await owner.until_ended(actor, seconds=30)) == steps
+        await owner.until_quiet()
+        return owner.broker.requests_sent - before
+
+    few, many = await requests_of("few", 1), await requests_of("many", 101)
+    # Once a second at most three floors are read, whatever the actors do; nothing else may come on top.
+    assert 100 <= many - few <= 106
+    # The start, one commit for each result (with the next suspension, or with the end), the seal.
+    assert owner.services.marks.commits == (1 + 1 + 1) + (1 + 101 + 1)
 
 
 async def test_parked_actors_leave_nothing_in_the_owners_memory(owners: MakeOwner) -> None:

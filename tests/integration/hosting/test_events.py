@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 
 import orjson
 import pytest
@@ -22,12 +22,14 @@ REGISTRY = Registry()
 note = Channel("note", int)
 other = Channel("other", int)
 ran: Counter[str] = Counter()
-gates: dict[str, asyncio.Event] = {}
+gates: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+started: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
 
 @step(registry=REGISTRY)
 async def wait_for_gate(name: str) -> str:
     ran[name] += 1
+    started[name].set()
     await gates[name].wait()
     return name
 
@@ -137,12 +139,9 @@ async def test_what_an_ending_actor_has_in_held_goes_to_the_dead_letters(owners:
 
 
 async def test_a_running_step_is_not_repeated_by_a_planned_move(owners: MakeOwner) -> None:
-    gates["move"] = asyncio.Event()
     first = await owners()
     await first.start("g1", "gated", "move")
-    async with asyncio.timeout(10):
-        while not ran["move"]:
-            await asyncio.sleep(0.01)
+    await started["move"].wait()
     await first.partition.release(first.services.monotonic() + 5)
     second = await owners()
     await second.until_waiting("g1", "call")
@@ -154,12 +153,9 @@ async def test_a_running_step_is_not_repeated_by_a_planned_move(owners: MakeOwne
 
 
 async def test_a_running_step_of_a_dead_owner_runs_again_elsewhere(owners: MakeOwner) -> None:
-    gates["death"] = asyncio.Event()
     first = await owners()
     await first.start("g2", "gated", "death")
-    async with asyncio.timeout(10):
-        while not ran["death"]:
-            await asyncio.sleep(0.01)
+    await started["death"].wait()
     first.die()
     gates["death"].set()
     second = await owners(taken_over=True)
@@ -172,12 +168,9 @@ async def test_a_running_step_of_a_dead_owner_runs_again_elsewhere(owners: MakeO
 
 
 async def test_a_call_whose_runner_lives_is_taken_over_when_its_lease_ends(owners: MakeOwner) -> None:
-    gates["late"] = asyncio.Event()
     first = await owners()
     await first.start("g3", "gated", "late")
-    async with asyncio.timeout(10):
-        while not ran["late"]:
-            await asyncio.sleep(0.01)
+    await started["late"].wait()
     await first.partition.release(first.services.monotonic() + 5)
     second = await owners()
     await second.signal("g3", "note", 1)
@@ -213,12 +206,9 @@ async def test_two_owners_that_both_believe_do_no_harm(owners: MakeOwner) -> Non
 
 
 async def test_the_same_owner_attaches_anew_and_goes_on(owners: MakeOwner) -> None:
-    gates["again"] = asyncio.Event()
     owner = await owners()
     await owner.start("r1", "gated_then_collect", "again", 3)
-    async with asyncio.timeout(10):
-        while not ran["again"]:
-            await asyncio.sleep(0.01)
+    await started["again"].wait()
     await owner.signal("r1", "note", 1)
     await owner.reattach(7)
     await owner.signal("r1", "note", 2)
