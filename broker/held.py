@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterable, MutableSequence, Sequence
+from collections.abc import Awaitable, Callable, Iterable, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -59,6 +59,7 @@ MAX_MOVE = 199
 """
 ATTACH_FENCE_BYTES, BATCH_FENCE_BYTES = 384, 512
 UNKNOWN_TRIES = 3
+UNKNOWN_PAUSE_SECONDS = 0.1
 FENCE_TRIES = 10
 _READS_IN_FLIGHT = 64
 
@@ -160,12 +161,14 @@ class HeldStore:
         *,
         node: str = "",
         new_id: Callable[[], str] = lambda: secrets.token_hex(12),
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._broker = broker
         self._subjects = subjects
         self._stream = subjects.held_stream
         self._node = node
         self._new_id = new_id
+        self._pause = pause
         self._fences: dict[int, tuple[int, int]] = {}  # partition -> (epoch, sequence of the fence)
         self._unsettled: dict[int, _Batch] = {}
         self._locks: dict[int, asyncio.Lock] = {}
@@ -300,12 +303,19 @@ class HeldStore:
     async def _settle(self, partition: int, batch: _Batch) -> Ack:
         """Repeat the same batch until its outcome is known."""
         reason = ""
-        for _ in range(UNKNOWN_TRIES):
+        for tries in range(UNKNOWN_TRIES):
+            await self._pause(tries * UNKNOWN_PAUSE_SECONDS)
             try:
                 ack = await self._broker.publish_batch(batch.messages)
             except OutcomeUnknown as error:
                 self._unsettled[partition] = batch
                 reason = error.reason
+            except WrongLastSequence as error:
+                if error.actual is not None:
+                    raise
+                # R3: another write under the filter is in flight, perhaps our own earlier try (code 10164)
+                self._unsettled[partition] = batch
+                reason = str(error)
             except MailboxFull:
                 self._unsettled.pop(partition, None)
                 raise

@@ -20,7 +20,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from sojourn.broker.errors import (
     BrokerClosed,
@@ -36,6 +36,7 @@ from sojourn.broker.nats_wire import parse_delivery, publish_headers
 from sojourn.broker.seam import (
     AccountLimits,
     Ack,
+    Broker,
     ConsumerConfig,
     Delivery,
     Headers,
@@ -598,8 +599,13 @@ class _MemoryPull:
         self._finish()
 
     def _deliver(self, delivery: Delivery) -> None:
-        if not self._over:
+        if self._over:
+            return
+        try:
             self._on_message(delivery)
+        except Exception:
+            log.exception("the handler of %r failed", self._consumer)
+            self.lose("the handler failed: it may have missed a message")
 
     def _finish(self) -> None:
         if self._over:
@@ -646,3 +652,7 @@ class _MemorySubscription:
         task = self._task
         if task is not None and task is not asyncio.current_task():
             task.cancel()
+
+
+if TYPE_CHECKING:
+    _is_a_broker: type[Broker] = MemoryBroker

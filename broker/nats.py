@@ -16,7 +16,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from nats.aio.client import Client
@@ -33,10 +33,11 @@ from sojourn.broker.errors import (
     StreamNotFound,
 )
 from sojourn.broker.nats_pull import NatsPull
-from sojourn.broker.nats_requests import Requests
+from sojourn.broker.nats_requests import Requests, check_size
 from sojourn.broker.seam import (
     AccountLimits,
     Ack,
+    Broker,
     ConsumerConfig,
     Delivery,
     Headers,
@@ -342,7 +343,7 @@ class NatsBroker:
             }
             *found, end = await self._requests.request_many("scan", subject, orjson.dumps(request), 5.0)
             if end.headers is None or end.headers.get("Status") not in ("204", "404"):
-                self._raise_scan_status(end, subject, stream)
+                await self._raise_scan_status(end, subject, stream)
             for message in found:
                 stored = wire.parse_direct(message.headers or {}, message.data)
                 seq = stored.seq + 1
@@ -352,11 +353,11 @@ class NatsBroker:
             if not found or (end.headers or {}).get("Nats-Num-Pending", "0") == "0":
                 return
 
-    @staticmethod
-    def _raise_scan_status(end: Msg, subject: str, stream: str) -> None:
+    async def _raise_scan_status(self, end: Msg, subject: str, stream: str) -> None:
         headers = end.headers or {}
         status, text = headers.get("Status", ""), headers.get("Description", "")
-        if status == "503":  # nobody serves direct gets of this stream: no such stream, or not at the moment
+        if status == "503":  # nobody serves direct gets of it: there is no such stream, or not at the moment
+            await self.stream_info(stream)
             raise OutcomeUnknown("scan", subject, f"no replica of `{stream}` answers")
         raise Refused(int(status or 0), text, subject)
 
@@ -519,6 +520,7 @@ class NatsBroker:
         self, operation: str, subject: str, payload: bytes, headers: dict[str, str] | None
     ) -> None:
         self._check_open(operation)
+        check_size(self._client, subject, payload, headers)
         try:
             await self._client.publish(subject, payload, headers=headers)
         except (NatsError, OSError) as error:
@@ -590,3 +592,7 @@ def _refuse_status(answer: Msg, operation: str, subject: str) -> None:
     status = (answer.headers or {}).get("Status")
     if status == "503":
         raise OutcomeUnknown(operation, subject, "nobody serves it now: no such stream, or it has no leader")
+
+
+if TYPE_CHECKING:
+    _is_a_broker: type[Broker] = NatsBroker

@@ -10,6 +10,7 @@ Doubt, and so the end of this pull, is:
 - the consumer is gone (409 `Consumer Deleted`, 503 no responders), or its leader moved (409 `Leadership
   Change`);
 - two idle heartbeats are missing;
+- the handler raised: it may have missed the message;
 - a gap: a message whose consumer sequence is not the previous one + 1, or a heartbeat whose
   `Nats-Last-Consumer` is ahead of what arrived (tried on 2.15.1: both show messages that were sent into a
   dead connection).
@@ -20,6 +21,7 @@ The consumer must have one reader: others' messages would look like gaps.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -32,6 +34,8 @@ from sojourn.broker.seam import Delivery, Stored
 
 if TYPE_CHECKING:
     from nats.aio.subscription import Subscription
+
+log = logging.getLogger("sojourn.broker")
 
 EXPIRES_SECONDS = 30.0
 HEARTBEAT_SECONDS = 5.0
@@ -155,7 +159,11 @@ class NatsPull:
         self._last_seq = consumer_seq
         self._outstanding -= 1
         stored = Stored(stream, seq, message.subject, message.data, message.headers or {}, time / 1e9)
-        self._on_message(Delivery(stored, message.reply, deliveries > 1, consumer_seq))
+        try:
+            self._on_message(Delivery(stored, message.reply, deliveries > 1, consumer_seq))
+        except Exception:
+            log.exception("the handler of %r failed", self)
+            self.lose("the handler failed: it may have missed a message")
 
     def _handle_status(self, status: str, headers: dict[str, str]) -> None:
         text = headers.get("Description", "")

@@ -5,7 +5,7 @@ Written over nats-py's `publish` and `subscribe` instead of its own `request`, b
 - every waiting request fails at once when the connection is cut, not at its time-out;
 - a denied publish fails the request it belongs to, not only an error callback;
 - several answers to one request (direct get in batches) use the same subscription;
-- it costs less: no `wait_for`, no token from a random source per request (measured in benchmarks/).
+- it costs less: no `wait_for`, no token from a random source per request.
 
 The inbox is unguessable (64 random bits per connection), so a number is enough per request.
 """
@@ -23,6 +23,21 @@ from nats.errors import Error as NatsError
 from sojourn.broker.errors import BrokerClosed, OutcomeUnknown, Refused
 
 PERMISSION_DENIED = 403
+MESSAGE_TOO_LARGE = 10054
+_HEADER_FRAME = len("NATS/1.0\r\n\r\n")
+
+
+def check_size(client: Client, subject: str, payload: bytes, headers: Mapping[str, str] | None) -> None:
+    """Refuse here what the server would end the whole connection for: its limit covers headers and payload.
+
+    nats-py compares the payload alone. Raises `Refused`.
+    """
+    size = len(payload)
+    if headers:
+        size += _HEADER_FRAME + sum(len(name) + len(value) + 4 for name, value in headers.items())
+    if size > client.max_payload:
+        text = f"{size} bytes with headers, the server takes {client.max_payload} (max_payload)"
+        raise Refused(MESSAGE_TOO_LARGE, text, subject)
 
 
 class _Waiting:
@@ -137,6 +152,7 @@ class Requests:
         headers: Mapping[str, str] | None,
         timeout: float,
     ) -> Msg:
+        check_size(self._client, waiting.subject, payload, headers)
         self.sent += 1
         try:
             await self._client.publish(

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from sojourn.broker.errors import Refused
-from sojourn.broker.seam import Broker, ConsumerConfig, Publish, Pull
+from sojourn.broker.seam import Broker, ConsumerConfig, Delivery, Publish, Pull
 
 from .conftest import Collector, World, fill
 
@@ -208,3 +208,18 @@ async def test_a_deleted_message_is_not_delivered(
 
     assert [d.message.seq for d in collector.deliveries] == [1, 3]
     assert [d.consumer_seq for d in collector.deliveries] == [1, 2]
+
+
+async def test_a_handler_that_fails_ends_the_pull_because_it_may_have_missed_a_message(
+    broker: Broker, queue: str, collector: Collector, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(delivery: Delivery) -> None:
+        raise RuntimeError("a bug above")
+
+    await broker.create_consumer(queue, ConsumerConfig("k", (f"{queue}.>",)))
+    await broker.pull(queue, "k", broken, collector.on_lost)
+    await fill(broker, f"{queue}.a", 1)
+
+    assert "handler failed" in await collector.loss()
+    assert [record.exc_info is not None for record in caplog.records] == [True]
+    assert await broker.read(queue, 1) is not None

@@ -124,6 +124,7 @@ async def test_every_question_about_a_missing_stream_says_so(broker: Broker) -> 
         lambda: broker.subjects("nope", ">"),
         lambda: broker.consumers("nope"),
         lambda: broker.purge("nope", ">"),
+        lambda: anext(broker.scan("nope", ">")),
     ):
         with pytest.raises(StreamNotFound) as caught:
             await ask()

@@ -9,7 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from sojourn.broker.errors import ConnectFailed, OutcomeUnknown, WrongLastSequence
+from sojourn.broker.errors import ConnectFailed, OutcomeUnknown, Refused, WrongLastSequence
 from sojourn.broker.frames import FrameStore, Settlement
 from sojourn.broker.nats import NatsBroker, NatsOptions
 from sojourn.broker.seam import ConsumerConfig, Delivery, Publish, Received
@@ -449,3 +449,20 @@ async def test_no_server_is_a_clear_error_within_the_time_given() -> None:
         await NatsBroker.connect(options)
 
     assert "127.0.0.1:1" in str(caught.value)
+
+
+async def test_a_message_over_the_servers_limit_is_refused_and_the_connection_stays(
+    broker: NatsBroker, subjects: Subjects
+) -> None:
+    """The server would end the connection for it, and the client library does not count headers."""
+    connection = Connection(broker)
+    almost = bytes(8 * 1024 * 1024 - 20)
+
+    with pytest.raises(Refused) as caught:
+        await broker.publish(Publish(subjects.frame(ACTOR), almost, {"Sj-X": "1"}))
+    with pytest.raises(Refused):
+        await broker.send("plain", almost, {"Sj-X": "1"})
+    await broker.publish(Publish(subjects.frame(ACTOR)))
+
+    assert "max_payload" in str(caught.value)
+    assert connection.seen == []

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from sojourn.broker.errors import OutcomeUnknown
+from sojourn.broker.errors import FencedOff, MoveUnsettled, OutcomeUnknown
 from sojourn.broker.frames import FrameStore
-from sojourn.broker.held import HeldStore
+from sojourn.broker.held import HeldStore, Move, Moved
 from sojourn.broker.nats import NatsBroker, NatsOptions
-from sojourn.broker.seam import Broker
+from sojourn.broker.seam import Broker, Stored
+from sojourn.broker.subjects import Mail, actor_id, channel_name
 from sojourn.broker.topology import Topology, apply, check_drift
+from sojourn.codecs.record import Origin
 
 from .cluster import Cluster, cluster
 from .test_faults import Writer, check_exactly_once, commit_until, more_commits
@@ -18,6 +20,8 @@ from .test_faults import Writer, check_exactly_once, commit_until, more_commits
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 TOPOLOGY = Topology(namespace="n", app="app", replicas=3)
+ACTOR = actor_id("a")
+P = TOPOLOGY.subjects.partition_of(ACTOR)
 
 
 async def connect(servers: Cluster) -> NatsBroker:
@@ -44,7 +48,7 @@ async def test_a_killed_leader_loses_and_doubles_no_commit() -> None:
         subjects = TOPOLOGY.subjects
         frames, done = FrameStore(broker, subjects), asyncio.Event()
         held = HeldStore(broker, subjects)
-        await held.fence(1, 1)
+        await held.fence(P, 1)
         writers = [Writer(frames, f"w{n}") for n in range(20)]
         async with asyncio.TaskGroup() as group:
             for writer in writers:
@@ -57,4 +61,52 @@ async def test_a_killed_leader_loses_and_doubles_no_commit() -> None:
 
         assert sum(writer.unknown for writer in writers) > 0
         await check_exactly_once(broker, subjects, writers)
+        await broker.close()
+
+
+def moves(first: int, count: int) -> list[Move]:
+    """Mails numbered from `first`, as moves."""
+    event = Mail(P, ACTOR, channel_name("c"))
+    return [
+        Move(event, Stored("SJ_n_MAIL", n, "x", b"%d" % n, {}, 1.0), Origin("mail", 1, n))
+        for n in range(first, first + count)
+    ]
+
+
+async def move_settled(held: HeldStore, batch: list[Move]) -> Moved:
+    while True:
+        try:
+            result = await held.move(P, batch)
+        except MoveUnsettled:
+            continue
+        assert isinstance(result, Moved)
+        return result
+
+
+async def test_moves_go_through_a_killed_leader_once_each_and_in_order() -> None:
+    async with cluster() as servers:
+        broker = await connect(servers)
+        await apply_when_ready(broker)
+        subjects = TOPOLOGY.subjects
+        held = HeldStore(broker, subjects)
+        await held.fence(P, 1)
+        moved = 0
+        for round_ in range(40):
+            if round_ == 20:
+                leader = await servers.leader(broker, subjects.held_stream)
+                under_way = asyncio.create_task(move_settled(held, moves(moved, 25)))
+                await servers.servers[leader].kill()
+                await under_way
+            else:
+                await move_settled(held, moves(moved, 25))
+            moved += 25
+
+        events = await held.list(P)
+        assert [int(event.payload) for event in events] == list(range(moved))
+
+        successor = HeldStore(broker, subjects)
+        await successor.fence(P, 2)
+        with pytest.raises(FencedOff):
+            await held.move(P, moves(moved, 1))
+        assert len(await successor.list(P)) == moved
         await broker.close()
