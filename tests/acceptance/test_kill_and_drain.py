@@ -21,7 +21,7 @@ async def test_500_suspended_and_50_running_survive_the_kill_of_their_node(tmp_p
         in_flight = made.in_flight(victim.pid)
         killed = time.monotonic()
         victim.kill()
-        await _taken_over_within(made, victim.name, killed, 3.0)
+        await _taken_over_before_the_lease_ends(made, victim.name, killed)
         await made.signal_many(suspended, "go")
         assert await made.results(suspended) == [n + 1 for n in range(500)]
         assert await made.results(running) == ["work"] * 50
@@ -31,13 +31,14 @@ async def test_500_suspended_and_50_running_survive_the_kill_of_their_node(tmp_p
         assert len({effect.key for effect in made.effects()}) == 500 * 2 + 50
 
 
-async def _taken_over_within(made: Cluster, victim: str, since: float, seconds: float) -> None:
+async def _taken_over_before_the_lease_ends(made: Cluster, victim: str, since: float) -> None:
+    """By no-responders, not by the end of the 30 s lease. The demo measures how fast (3 s on an idle machine)."""
     lost = [p for p, owner in enumerate(await made.owners()) if owner == victim]
     while True:
         owners = await made.owners()
         if not lost or any(owners[p] not in ("", victim) for p in lost):
             return
-        assert time.monotonic() - since < seconds, f"no partition of {victim} has another owner: {made.logs()}"
+        assert time.monotonic() - since < 15, f"no partition of {victim} has another owner: {made.logs()}"
 
 
 async def test_a_planned_drain_repeats_no_step_and_loses_nothing(tmp_path: Path) -> None:

@@ -7,7 +7,19 @@ import os
 import signal
 from typing import Any
 
-from sojourn import Cancelled, Channel, Rejected, current, gather, sleep, spawn, stage, step, timeout, workflow
+from sojourn import (
+    Cancelled,
+    Channel,
+    Rejected,
+    current,
+    gather,
+    sleep,
+    spawn,
+    stage,
+    step,
+    timeout,
+    workflow,
+)
 
 go = Channel("go", int)
 _JOURNAL = os.environ.get("ACCEPTANCE_JOURNAL", os.devnull)
@@ -147,3 +159,13 @@ async def cleans_up() -> str:
         note("cleanup", current.actor.id, "finally", os.getpid())
         await effect("cleanup")
     return "done"
+
+
+@workflow
+async def works_then_takes(seconds: float, number: int) -> list[int]:
+    """A step, while which its mail piles up and is moved to HELD; then takes it."""
+    await effect("work", seconds)
+    taken: list[int] = []
+    while len(taken) < number:
+        taken.append(await go.receive())
+    return taken

@@ -22,6 +22,7 @@ from sojourn.cluster.directory import Directory
 from sojourn.codecs.keyring import Keyring
 from sojourn.codecs.record import Index
 from sojourn.codecs.seal import read_index
+
 from sojourn.processes import NodeProcess
 
 KITS = Path(__file__).parent
@@ -53,7 +54,11 @@ class Cluster:
     # nodes
 
     async def add(
-        self, *names: str, app: str = "acceptance_app", env: Mapping[str, str] | None = None, path: Path = KITS
+        self,
+        *names: str,
+        app: str = "acceptance_app",
+        env: Mapping[str, str] | None = None,
+        path: Path = KITS,
     ) -> None:
         """Start node processes and wait until they own all partitions among them."""
         for name in names:
