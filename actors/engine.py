@@ -314,6 +314,20 @@ class Engine:
 
         return self._run(base, Branches(), event, now, facts, act)
 
+    def admit(self, record: Record | None, event: Event, now: float, facts: Facts) -> Turn:
+        """Take a start without running its code yet; `continuations` then begins it.
+
+        For an owner that must count an attempt before user code runs, also for a run that has no record yet (I7).
+        Raises `EventRefused` as `turn`.
+        """
+        draft = Draft(self._new_record(record, event, now, facts), now, facts, self.limits)
+        draft.consume(event)
+        if event.reply:
+            index = draft.base.index
+            body = {"ok": True, "actor": index.actor, "run": index.run, "workflow": index.workflow}
+            draft.effects.append(Reply(event.reply, {**body, "status": "runnable"}))
+        return self._finish(draft, None)
+
     def _delayed(self, base: Record, event: Event, now: float, facts: Facts, delay: float) -> Turn:
         draft = Draft(base, now, facts, self.limits)
         draft.consume(event)
@@ -423,8 +437,8 @@ class Engine:
         draft = Draft(record, now, facts, self.limits)
         count = record.envelope.attempts.count + 1
         draft.attempts = Attempts(count, facts.node)
-        if count > QUARANTINE_AT:
-            reason = f"its last {QUARANTINE_AT} resumptions each ended their node (last: {record.envelope.attempts.by})"
+        if count >= QUARANTINE_AT:
+            reason = f"its last {count - 1} counted resumptions each ended their node (last: {record.envelope.attempts.by})"
             draft.hold = Hold("quarantined", reason, facts.node, draft.now)
             draft.attempts = Attempts()
         return Turn(draft.finish(), None)

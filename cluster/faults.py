@@ -25,6 +25,7 @@ VARIABLE = "SOJOURN_FAULT"
 POINTS: Mapping[str, str] = {
     # one commit
     "before_commit": "user code ran, nothing is stored",
+    "before_user_commit": "as before_commit, and this commit is the one that follows user code",
     "after_commit": "the record is stored, this process acts as if it never heard so",
     "before_flush": "the record is stored and acknowledged, no outbox entry is published",
     "between_flushes": "one outbox entry is published, the next is not",

@@ -231,12 +231,23 @@ class Turner:
             if hot.record is not None and needs_frame and not await self._restore(hot):
                 return None
         try:
-            turn = await self._turn(hot, event)
+            turn = self._admission(hot, event) or await self._turn(hot, event)
         except EventRefused as refused:
             return Decision(Verdict.DEAD, refused.reason, refused.reply, answers=refused.answers)
         await self._commit(hot, turn)
         self._measure(event, item)
         return None
+
+    def _admission(self, hot: Hot, event: Event) -> Turn | None:
+        """After a takeover a start is stored before its code runs: the attempt needs a record to be counted in (I7)."""
+        serving, services = self._serving, self._serving.services
+        begins = event.kind == "start" and (hot.record is None or hot.record.index.status.ended)
+        if not begins or not serving.counted or event.body.get("delay"):
+            return None
+        turn = services.engine.admit(hot.record, event, services.clock.now(), self._facts(hot))
+        serving.counted -= 1
+        self._suspect = True
+        return turn
 
     async def local(self, hot: Hot, event: LocalEvent) -> None:
         """Take what this owner knows itself: a step's end, or that something may go on. Raises `Overtaken`."""
@@ -362,6 +373,8 @@ class Turner:
         ttl = round(services.limits.retention_seconds) if record.index.sealed else None
         began = services.monotonic()
         try:
+            if turn.ran:
+                services.fault("before_user_commit", self._actor)
             revision = await commit(services, self._actor, record, hot.revision, ttl=ttl)
         except BaseException:
             if turn.live is not None:
