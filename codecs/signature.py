@@ -125,7 +125,7 @@ class Signature:
         try:
             args, kwargs = _decode_outer(data)
         except msgspec.MsgspecError as error:
-            raise _renamed(refused(error, data, "a JSON array [args, kwargs]", "$")) from error
+            raise _renamed(refused(error, data, "a JSON array [args, kwargs]", "$")) from None
         return (
             tuple([self._type_at(number).read(raw, f"$.args[{number}]") for number, raw in enumerate(args)]),
             {

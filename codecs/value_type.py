@@ -70,7 +70,9 @@ class Type:
         try:
             return self._decode(data)
         except Exception as error:  # __post_init__ of a user's class may raise anything
-            raise refused(error, bytes(data), self.annotation, path) from error
+            # The decoder's own text quotes the payload, and a traceback shows causes.
+            cause = None if isinstance(error, msgspec.MsgspecError) else error
+            raise refused(error, bytes(data), self.annotation, path) from cause
 
     def __repr__(self) -> str:
         return f"Type({shown(self.annotation)})"
