@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sojourn.broker.subjects import Subjects
 
 DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
-CONNECT_SECONDS: Final = 5.0
+CONNECT_SECONDS: Final = 3.0
 
 P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])

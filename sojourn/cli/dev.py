@@ -6,6 +6,7 @@ import asyncio
 import os
 import secrets
 import signal
+import socket
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import click
 
 from .changed import changed_actors
 from .connection import reported
-from .devfile import FOLDER, DevFile
+from .devfile import FOLDER, DevFile, process_lives
 from .failures import CommandFailed, Exit
 from .output import Output, clean, counted
 
@@ -120,11 +121,24 @@ async def _session(
         try:
             topology = Topology(namespace=namespace, app="dev")
             await apply(broker, topology)
+            await _end_leases_of_the_dead(broker, topology.subjects)
             DevFile(server.url, namespace, os.getpid()).write(here)
             yield _Session(app, server.url, namespace, key, level, broker, topology.subjects, output)
         finally:
             DevFile.remove(here)
             await broker.close()
+
+
+async def _end_leases_of_the_dead(broker: NatsBroker, subjects: Subjects) -> None:
+    """A former `sojourn dev` that was killed took its node with it, but not the node's lease: end it now rather than wait for it."""
+    from sojourn.broker.errors import BrokerError
+    from sojourn.cluster.directory import Directory
+
+    directory = Directory(broker, subjects)
+    for member in (await directory.poll(subjects.partitions)).members.values():
+        if member.host == socket.gethostname() and not process_lives(member.pid):
+            with suppress(BrokerError):  # it ended by itself meanwhile; else it will, in 30 s
+                await directory.end_member(member.node, expect=(await directory.member(member.node)).revision)
 
 
 @asynccontextmanager

@@ -31,7 +31,7 @@ class DevFile:
             dev = cls(str(found["server"]), str(found["namespace"]), int(found["pid"]))
         except (OSError, ValueError, TypeError, KeyError):
             return None
-        return dev if _lives(dev.pid) else None
+        return dev if process_lives(dev.pid) else None
 
     def write(self, folder: Path) -> None:
         """Leave it in `folder`/.sojourn."""
@@ -45,7 +45,8 @@ class DevFile:
         (folder / FOLDER / _NAME).unlink(missing_ok=True)
 
 
-def _lives(pid: int) -> bool:
+def process_lives(pid: int) -> bool:
+    """Whether there is such a process on this machine."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from .connection import Connection, connection_options
-from .failures import report
+from .failures import CommandFailed, Exit, report
 from .keys import key_option, keyring
 from .logs import log_to_stderr
-from .output import Output
+from .output import Output, clean
 from .values import DurationValue
+
+if TYPE_CHECKING:
+    from sojourn.actors.registry import Registry
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 
@@ -64,8 +67,10 @@ def node(
     try:
         from sojourn.cluster.node import NodeOptions, run_node
 
+        name = importable(app)
         options = NodeOptions(
-            app=importable(app),
+            app=name,
+            registry=load(name),
             nats=connection.options("sojourn node"),
             keyring=keyring(key_file),
             namespace=connection.namespace,
@@ -84,6 +89,20 @@ def node(
             raise
         sys.exit(report(error, Output.standard(json=False)))
     sys.exit(code)
+
+
+def load(app: str) -> Registry:
+    """Import the app. Raises `CommandFailed` when there is no such module; what its own code raises goes on with its traceback."""
+    from sojourn.actors.registry import Registry
+
+    module = app.partition(":")[0]
+    try:
+        return Registry.for_app(app)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
+            raise
+        hint = "Name a module that can be imported from here, or a file such as app.py."
+        raise CommandFailed(Exit.USAGE, f"no module named {clean(module)!r}", hint) from None
 
 
 def importable(app: str) -> str:

@@ -117,7 +117,18 @@ def topology() -> None:
     "--partitions", type=click.IntRange(1, 256), default=32, show_default=True, help="Can never change."
 )
 @click.option(
-    "--replicas", type=click.IntRange(1, 5), default=1, show_default=True, help="Copies of each stream."
+    "--replicas",
+    type=click.Choice(["1", "3", "5"]),
+    default="1",
+    show_default=True,
+    help="Copies of each stream.",
+)
+@click.option(
+    "--history",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Revisions kept of each record.",
 )
 @connection_options
 @reported
