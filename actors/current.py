@@ -4,7 +4,6 @@ in steps.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -86,14 +85,14 @@ class CurrentStep:
         self.last_heartbeat = last_heartbeat
         """What an earlier attempt on this node said last with `heartbeat(details)`, or None."""
         self._beat = beat
-        self._cancelled = threading.Event()
+        self._cancelled = False
 
     @property
     def cancelled(self) -> bool:
         """Whether nobody waits for this attempt any more: the workflow was cancelled or has ended, or the
         attempt timed out.
         """
-        return self._cancelled.is_set()
+        return self._cancelled
 
     def heartbeat(self, details: Any = None) -> None:
         """Say that the step lives, with a JSON value of how far it is; shown by `describe`, and given to the
@@ -103,7 +102,7 @@ class CurrentStep:
         value.
         """
         self._beat(_JSON.encode(details))
-        if self._cancelled.is_set():
+        if self._cancelled:
             raise Cancelled("nobody waits for this step any more")
 
     def __repr__(self) -> str:
@@ -114,7 +113,7 @@ class CurrentStep:
 
 def cancel(step: CurrentStep) -> None:
     """Tell a running step that nobody waits for it (for the runner)."""
-    step._cancelled.set()
+    step._cancelled = True
 
 
 def decoded(details: bytes | None) -> Any:

@@ -39,6 +39,7 @@ from .current import (
 )
 from .errors import Cancelled, Rejected, RetryLater, StepStuck
 from .events import StepDone
+from .hop import Hop
 from .lifespan import Resources, resources_variable
 from .limits import Limits
 from .registry import Registry
@@ -133,7 +134,9 @@ class _Attempt:
         told = self.seen.cancelled
         cancel(self.seen)
         if self.task is not None and not told:
-            self.task.cancel("nobody waits for this step any more")
+            # Soon, not now: a task that is cancelled before its first turn never runs, and would not tell
+            # that it has ended.
+            self.over.get_loop().call_soon(self.task.cancel, "nobody waits for this step any more")
 
     def end(self, ended: _Ended) -> None:
         if not self.over.done():
@@ -163,6 +166,7 @@ class StepRunner:
         self._limits = limits or Limits()
         self._resources = resources or Resources()
         self._loop = loop
+        self._hop: Hop | None = None
         self._cancel_grace = cancel_grace
         self._threads = StepThreads()
         self._places = asyncio.Semaphore(self._limits.running_steps)
@@ -185,7 +189,7 @@ class StepRunner:
         """
         if self._loop is None:
             return await self._run(call, actor)
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._run(call, actor), self._loop))
+        return await self._away().run(lambda: self._run(call, actor))
 
     def cancel(self, key: str) -> None:
         """Tell a running step that nobody waits for it: async code gets `CancelledError`, all code sees
@@ -220,7 +224,14 @@ class StepRunner:
         if self._loop is None:
             await self._close()
         else:
-            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._close(), self._loop))
+            await self._away().run(self._close)
+
+    def _away(self) -> Hop:
+        """The way to the steps' loop."""
+        if self._hop is None:
+            assert self._loop is not None
+            self._hop = Hop(self._loop)
+        return self._hop
 
     # on the steps' loop
 
@@ -303,9 +314,6 @@ class StepRunner:
         context.run(self._enter, seen, actor)
         if step.is_async:
             attempt.task = loop.create_task(self._as_task(attempt, step.fn(*args, **kwargs)), context=context)
-            attempt.task.add_done_callback(
-                lambda _: self._ended(attempt, _Ended(error=asyncio.CancelledError()))
-            )
         else:
             attempt.thread = self._threads.run(
                 lambda: context.run(self._in_thread, attempt, args, kwargs, loop)
