@@ -9,6 +9,7 @@ they are not under the seal.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import quote, unquote
 
 from sojourn.broker.seam import Headers
@@ -45,10 +46,16 @@ class IndexFacts:
     tags: tuple[str, ...] = ()
 
 
+@lru_cache(maxsize=4096)
+def _quoted(text: str) -> str:
+    """Stages, waits and names repeat: encoding them was half of the header's cost."""
+    return quote(text)
+
+
 def index_headers(index: Index) -> Headers:
     """The header for this index."""
     fields = [
-        f"actor={index.actor}&run={index.run}&workflow={quote(index.workflow)}&status={index.status.value}"
+        f"actor={index.actor}&run={index.run}&workflow={_quoted(index.workflow)}&status={index.status.value}"
         f"&transition={index.transition}&created={index.created:.3f}&updated={index.updated:.3f}"
     ]
     for name, text in (
@@ -62,7 +69,7 @@ def index_headers(index: Index) -> Headers:
         ("node", index.node),
     ):
         if text:
-            fields.append(f"{name}={quote(text[:MAX_TEXT])}")
+            fields.append(f"{name}={_quoted(text[:MAX_TEXT])}")
     if index.tags:
         fields.append("tags=" + ",".join(quote(tag[:MAX_TEXT], safe="") for tag in index.tags))
     header = "&".join(fields)

@@ -337,7 +337,7 @@ async def test_a_message_another_reader_took_shows_as_a_gap(
         await broker.publish(Publish(subjects.mail(ACTOR, channel_name("c")), b"%d" % n))
 
     await mine.until(lambda self: bool(self.lost))
-    assert mine.lost[0].startswith("gap: ")
+    assert mine.lost[0].startswith("gap: expected consumer sequence")
 
 
 async def test_a_heartbeat_shows_messages_that_never_came(
