@@ -51,7 +51,8 @@ def cli_page() -> str:
 
 
 def _help(command: click.Command, name: str) -> str:
-    with click.Context(command, info_name=name, max_content_width=100, terminal_width=100) as context:
+    settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "terminal_width": 100}
+    with click.Context(command, info_name=name, **settings) as context:  # type: ignore[arg-type]  # mixed values
         return f"```text\n{command.get_help(context)}\n```\n"
 
 

@@ -1,0 +1,189 @@
+"""The command line's small parts: what is typed, what is shown, how it fails."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+from sojourn.actors import errors as actors
+from sojourn.broker import errors as broker
+
+from sojourn.cli.app import COMMANDS, cli
+from sojourn.cli.changed import changed_functions
+from sojourn.cli.devfile import DevFile
+from sojourn.cli.failures import CommandFailed, Exit, explain, report
+from sojourn.cli.keys import keyring
+from sojourn.cli.logs import FactsFormatter
+from sojourn.cli.output import Output, age, clean, counted
+from sojourn.cli.values import DurationValue, JsonValue, NamedValue
+
+
+@pytest.mark.parametrize(
+    ("typed", "value"),
+    [
+        ("42", 42),
+        ("true", True),
+        ("null", None),
+        ('"a b"', "a b"),
+        ('{"ok": true}', {"ok": True}),
+        ("[1, 2]", [1, 2]),
+        ("ada", "ada"),
+        ("2026-07-01", "2026-07-01"),
+        ("", ""),
+    ],
+)
+def test_a_typed_value_is_json_or_a_plain_word(typed: str, value: Any) -> None:
+    assert JsonValue().convert(typed, None, None) == value
+
+
+@pytest.mark.parametrize("typed", ["{ok: true}", "[1, 2", '"open', " {'ok': True}"])
+def test_what_begins_like_json_and_is_not_is_refused(typed: str) -> None:
+    with pytest.raises(click.BadParameter, match="expected JSON"):
+        JsonValue().convert(typed, None, None)
+
+
+def test_a_named_value_needs_a_name() -> None:
+    assert NamedValue().convert("urgent=true", None, None) == ("urgent", True)
+    assert NamedValue().convert("note=a=b", None, None) == ("note", "a=b")
+    for typed in ("urgent", "=1", "a b=1"):
+        with pytest.raises(click.BadParameter, match="name=value"):
+            NamedValue().convert(typed, None, None)
+
+
+def test_a_duration_is_text_or_seconds() -> None:
+    assert DurationValue().convert("1h30m", None, None) == 5400
+    assert DurationValue().convert("2.5", None, None) == 2.5
+    for typed in ("soon", "-1", "nan"):
+        with pytest.raises(click.BadParameter):
+            DurationValue().convert(typed, None, None)
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        ("plain", "plain"),
+        ("\x1b[31mred", "\\x1b[31mred"),
+        ("a\rb", "a\\rb"),
+        ("left\u202eright", "left\\u202eright"),
+        ("zero\u200bwidth", "zero\\u200bwidth"),
+        ("two\nlines", "two\nlines"),
+        ("Zürich 東京", "Zürich 東京"),
+    ],
+)
+def test_text_from_outside_cannot_act_on_a_terminal(raw: str, shown: str) -> None:
+    assert clean(raw) == shown
+
+
+def test_text_from_outside_is_cut_and_says_so() -> None:
+    assert clean("x" * 1000, 10) == "xxxxxxxxxx... (1000 characters)"
+
+
+def test_markup_in_a_cell_is_not_interpreted() -> None:
+    stdout = io.StringIO()
+    Output(False, stdout, io.StringIO()).table(("id",), [("[red]x[/red]",)])
+    assert "[red]x[/red]" in stdout.getvalue()
+
+
+def test_ages_and_counts_read_well() -> None:
+    assert [age(s) for s in (0.2, 5.4, 119, 600, 7300, 200_000)] == ["now", "5s", "1m59s", "10m", "2h", "2d"]
+    assert [counted(n, "node") for n in (0, 1, 2)] == ["0 nodes", "1 node", "2 nodes"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (broker.ConnectFailed(("nats://x",), 3.0, "refused"), Exit.UNREACHABLE),
+        (broker.StreamNotFound("SJ"), Exit.UNREACHABLE),
+        (broker.NoResponders("x"), Exit.UNREACHABLE),
+        (broker.OutcomeUnknown("put", "x", "no answer"), Exit.TIMED_OUT),
+        (broker.InvalidName("an actor id", "*"), Exit.USAGE),
+        (broker.Refused(1, "no"), Exit.REFUSED),
+        (actors.NoSuchActor("x"), Exit.NOT_FOUND),
+        (actors.NoSuchWorkflow("x", ["y"]), Exit.NOT_FOUND),
+        (actors.AlreadyStarted("x"), Exit.REFUSED),
+        (actors.MailboxFull("x", "c"), Exit.REFUSED),
+        (actors.Refused("x", code="not held", message="not held"), Exit.REFUSED),
+        (actors.ResultTimeout("x", seconds=1), Exit.TIMED_OUT),
+        (actors.NoAnswer("x", request="r", seconds=1), Exit.UNREACHABLE),
+        (actors.Rejected("no", why="age"), Exit.FAILED),
+        (actors.WorkflowFailed("x"), Exit.FAILED),
+        (actors.WorkflowQuarantined("x"), Exit.FAILED),
+        (CommandFailed(Exit.NOT_FOUND, "none"), Exit.NOT_FOUND),
+        (KeyboardInterrupt(), Exit.INTERRUPTED),
+        (ConnectionResetError(), Exit.UNREACHABLE),
+        (TimeoutError(), Exit.TIMED_OUT),
+        (ZeroDivisionError("ours"), Exit.DEFECT),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(int(value)),
+)
+def test_each_family_of_errors_has_its_exit_code(error: BaseException, code: Exit) -> None:
+    assert explain(error).code is code
+
+
+def test_a_defect_shows_its_traceback_and_an_expected_failure_does_not() -> None:
+    for error, shown in ((ZeroDivisionError("ours"), True), (actors.NoSuchActor("x"), False)):
+        stderr = io.StringIO()
+        try:
+            raise error
+        except Exception as caught:
+            report(caught, Output(False, io.StringIO(), stderr))
+        assert ("Traceback" in stderr.getvalue()) is shown
+
+
+def test_a_failed_command_survives_pickling() -> None:
+    again = pickle.loads(pickle.dumps(CommandFailed(Exit.NOT_FOUND, "none", "look elsewhere")))
+    assert (again.code, again.message, again.hint) == (Exit.NOT_FOUND, "none", "look elsewhere")
+
+
+def test_the_dev_file_counts_only_while_its_process_lives(tmp_path: Path) -> None:
+    assert DevFile.read(tmp_path) is None
+    DevFile("nats://127.0.0.1:1", "default", os.getpid()).write(tmp_path)
+    assert DevFile.read(tmp_path) == DevFile("nats://127.0.0.1:1", "default", os.getpid())
+    DevFile("nats://127.0.0.1:1", "default", 2**22 + 1).write(
+        tmp_path
+    )  # above the kernel's highest process id
+    assert DevFile.read(tmp_path) is None
+    (tmp_path / ".sojourn/dev.json").write_text("not json")
+    assert DevFile.read(tmp_path) is None
+    DevFile.remove(tmp_path)
+    DevFile.remove(tmp_path)
+
+
+def test_a_changed_function_is_told_from_a_helper_and_from_the_same_code() -> None:
+    identities = frozenset({"app:onboard#new", "app:same#1"})
+    pin = ("app:onboard#old", "app:same#1", "app:helper#x", "contextlib:thing#y", "app:Profile~shape")
+    assert changed_functions(pin, identities) == ("app:onboard",)
+
+
+def test_a_node_without_a_key_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SOJOURN_KEY", raising=False)
+    with pytest.raises(click.UsageError, match="needs the key"):
+        keyring(None)
+
+
+def test_a_log_line_ends_with_the_facts_that_came_with_it() -> None:
+    import logging
+
+    record = logging.makeLogRecord(
+        {"msg": "handed %s", "args": ("over",), "levelname": "INFO", "partition": 3, "node": "a\x1bb"}
+    )
+    assert FactsFormatter().format(record).endswith("INFO    handed over  partition=3  node=a\\x1bb")
+
+
+def test_every_command_explains_itself_and_takes_json() -> None:
+    runner = CliRunner()
+    assert runner.invoke(cli, ["--help"]).exit_code == 0
+    for name in COMMANDS:
+        page = runner.invoke(cli, [name, "--help"])
+        assert page.exit_code == 0
+        if name not in ("node", "dead", "topology"):
+            assert "--json" in page.output, name
+    for group, sub in (("dead", "list"), ("dead", "show"), ("topology", "apply"), ("topology", "check")):
+        assert "--json" in runner.invoke(cli, [group, sub, "--help"]).output
