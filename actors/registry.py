@@ -8,7 +8,6 @@ their own pass `registry=` to the decorators.
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -188,13 +187,6 @@ def definition_name(fn: Callable[..., Any], name: str | None) -> str:
             remedy="use 1 to 128 printable characters",
         )
     return name
-
-
-def module_main(name: str) -> str:
-    """The import name of a module run as a script: `__main__` is not found again on another node."""
-    main = sys.modules.get("__main__")
-    spec = getattr(main, "__spec__", None)
-    return spec.name if name == "__main__" and spec is not None else name
 
 
 default_registry = Registry()
