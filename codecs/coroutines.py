@@ -101,6 +101,8 @@ def capture(target: Any, code: Code) -> tuple[Any, ...]:
     mask = at.mask
     if kind != CREATED:
         mask = _wanted(code, at.lasti, mask)
+        if mask != at.mask:
+            mask |= _finalised(target, at, at.mask & ~mask)
     contents = slots.values(target, at, mask) if mask else []
     state = (at.lasti * 4 | kind, mask | 1 << at.count, slots.handled(target), contents)
     extras = _extras(target, code.code)
@@ -114,6 +116,16 @@ def _wanted(code: Code, lasti: int, mask: int) -> int:
         code.plans[lasti, mask] = plan
     wanted: int = plan
     return wanted
+
+
+def _finalised(target: Any, at: slots.Standing, dead: int) -> int:
+    """Which of the slots that nobody will read hold what does something when it is dropped: that must happen where it would."""
+    keep = 0
+    indexes = (index for index in range(at.count) if dead >> index & 1)
+    for index, value in zip(indexes, slots.values(target, at, dead), strict=True):
+        if type(value) in KINDS or hasattr(type(value), "__del__"):
+            keep |= 1 << index
+    return keep
 
 
 def _extras(target: Any, code: types.CodeType) -> dict[str, Any]:

@@ -237,7 +237,18 @@ def _find_reference(code: types.CodeType, module_name: Any, module_globals: dict
             )
         access, function = bound
         name = f"{access}={where}"
-    return _as_code(code, f"{module_name}:{name}#{identity(code)}", function)
+    return _as_code(code, f"{module_name}:{name}{_ordinal(code, function)}#{identity(code)}", function)
+
+
+def _ordinal(code: types.CodeType, function: types.FunctionType) -> str:
+    """`|n` for the n-th of several nested code objects that are equal but for their lines (two `[await f(x) for x in y]`)."""
+    equal = _equal_code(function, code.co_qualname, identity(code))
+    index = next((at for at, each in enumerate(equal) if each is code), 0)
+    return f"|{index}" if index else ""
+
+
+def _equal_code(function: types.FunctionType, where: str, wanted: str) -> list[types.CodeType]:
+    return [each for each in nested_code(function.__code__) if each.co_qualname == where and identity(each) == wanted]
 
 
 def _bindings(
@@ -390,22 +401,23 @@ def _look_up(reference: str) -> tuple[Code, types.ModuleType, str]:
     old_module, _, old_name = place.partition(":")
     module_name, name = present_name(old_module, old_name)
     module = _import(module_name, place)
-    access, equals, where = name.partition("=")
+    path, _, ordinal = name.partition("|")
+    access, equals, where = path.partition("=")
     where = where if equals else access
     access = access.partition(".<locals>")[0]
-    found = _attribute(module, access)
     present = None
-    for function in _unwrapped(found):
-        for code in nested_code(function.__code__):
-            if code.co_qualname != where:
-                continue
-            present = identity(code)
-            if present == wanted:
-                known = _by_code.get(id(code))
-                if known is None or known.code is not code:
-                    known = _as_code(code, f"{module_name}:{name}#{wanted}", function)
-                    _by_code[id(code)] = known
-                return known, module, access.partition(".")[0]
+    for function in _unwrapped(_attribute(module, access)):
+        for equal in nested_code(function.__code__):
+            if equal.co_qualname == where:
+                present = identity(equal)  # for the message: one that is there
+        found = _equal_code(function, where, wanted)
+        if found:
+            code = found[min(int(ordinal or 0), len(found) - 1)]
+            known = _by_code.get(id(code))
+            if known is None or known.code is not code:
+                known = _as_code(code, f"{module_name}:{name}#{wanted}", function)
+                _by_code[id(code)] = known
+            return known, module, access.partition(".")[0]
     if present is not None:
         raise CodeNotFound(f"`{place}` has changed (stored identity {wanted}, present {present})")
     raise CodeNotFound(f"`{place}` was not found (stored identity {wanted})")

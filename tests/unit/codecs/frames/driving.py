@@ -45,12 +45,16 @@ def drive(
             target, log = between(target, log)
     except StopIteration as stop:
         return labels, log, "returned", stop.value
-    except Exception as error:
+    except (Exception, GeneratorExit) as error:
         seen = described(error)
         error.__traceback__ = None  # else its frames would keep alive what a moved one has released
         return labels, log, "raised", seen
+    except BaseException as error:
+        if type(error).__name__ != "Enough" and not isinstance(error, BaseExceptionGroup):
+            raise
+        return labels, log, "enough", None
     finally:
-        target.close()
+        frames.discard(target)
     return labels, log, "went on", None
 
 

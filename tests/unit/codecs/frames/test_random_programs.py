@@ -1,0 +1,59 @@
+"""The corpus: random programs, run straight and moved at every suspension, must not be told apart.
+
+`SOJOURN_CORPUS=20000` runs that many (they take some minutes); the seed is printed, and `SOJOURN_CORPUS_SEED` sets it.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import warnings
+
+import driving
+import pytest
+import random_programs
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+PROGRAMS = int(os.environ.get("SOJOURN_CORPUS", "300"))
+SEED = int(os.environ.get("SOJOURN_CORPUS_SEED", random.SystemRandom().randrange(1 << 32)))
+SUSPENSIONS = 60
+
+
+def compare(source: str) -> int:
+    """Run a program both ways; the number of its suspensions."""
+    module = random_programs.module_of(source)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        stayed = driving.drive(module.main, driving.straight, limit=SUSPENSIONS)
+    quiet = not seen  # a program that leaves a coroutine unawaited warns by itself
+    moved = driving.drive(module.main, driving.moved, limit=SUSPENSIONS)
+    with warnings.catch_warnings():
+        if not quiet:
+            warnings.simplefilter("ignore")
+    assert driving.normal(moved) == driving.normal(stayed), source
+    return len(stayed[0])
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@given(st.data())
+def test_a_random_program_cannot_tell_that_it_was_moved(data: st.DataObject) -> None:
+    compare(random_programs.write_program(lambda n: data.draw(st.integers(0, n - 1))))
+
+
+@pytest.mark.timeout(7200)
+def test_a_corpus_of_random_programs_cannot_tell_that_it_was_moved() -> None:
+    print(f"corpus of {PROGRAMS} programs, seed {SEED}")
+    suspensions = 0
+    for number in range(PROGRAMS):
+        generator = random.Random(f"{SEED}/{number}")
+        source = random_programs.write_program(generator.randrange)
+        try:
+            suspensions += compare(source)
+        except BaseException:
+            print(f"program {number} of seed {SEED}:\n{source}")
+            raise
+    gc.collect()
+    print(f"{suspensions} suspensions")
+    assert suspensions > PROGRAMS
