@@ -266,8 +266,8 @@ def _annotated_classes(fn: FunctionType) -> Iterator[object]:
 
 
 def _foreign(module: str | None) -> bool:
-    """Whether code is the standard library's or our own: neither receives on a user's channel by itself. (The installed examples are
-    users' code.)
+    """Whether code is the standard library's or our own: neither receives on a user's channel by itself. (The
+    installed examples are users' code.)
     """
     root, _, rest = (module or "").partition(".")
     return root in sys.stdlib_module_names or (root == "sojourn" and not rest.startswith("examples"))
