@@ -92,6 +92,9 @@ def check(annotation: Any, where: str, *, written: str = "") -> None:
         raise DataTypeError(where, written, reason) from error
     except DataTypeError:
         raise
+    except RecursionError as error:
+        reason = "an alias that contains itself has no end here; make it a class, or Any"
+        raise DataTypeError(where, written, reason) from error
     except TypeError as error:
         raise DataTypeError(where, written, _why_refused(error)) from error
 

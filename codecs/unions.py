@@ -24,27 +24,33 @@ from sojourn.codecs.foreign import DECODE_AS, MEMBERS, decode_foreign, is_pydant
 _UNIONS: Final = (Union, types.UnionType)
 
 
-def with_choices(annotation: Any) -> Any:
-    """Return `annotation` with each union of untagged object classes replaced by a stand-in."""
+def with_choices(annotation: Any, aliases: tuple[Any, ...] = ()) -> Any:
+    """Return `annotation` with each union of untagged object classes replaced by a stand-in.
+
+    `aliases` are the `type` statements (Python 3.12) being looked into: a recursive one is left as it is.
+    """
+    if hasattr(annotation, "__value__") and annotation not in aliases:
+        inner = with_choices(annotation.__value__, (*aliases, annotation))
+        return annotation if inner is annotation.__value__ else inner
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is None or not args:
         return annotation
     if origin is Annotated:
-        inner = with_choices(args[0])
+        inner = with_choices(args[0], aliases)
         return annotation if inner is args[0] else Annotated[(inner, *annotation.__metadata__)]
     if origin in _UNIONS:
-        return _choice_or_union(annotation, args)
-    changed = tuple(with_choices(arg) for arg in args)
+        return _choice_or_union(annotation, args, aliases)
+    changed = tuple(with_choices(arg, aliases) for arg in args)
     if all(new is old for new, old in zip(changed, args, strict=True)):
         return annotation
     return origin[changed]
 
 
-def _choice_or_union(annotation: Any, args: tuple[Any, ...]) -> Any:
+def _choice_or_union(annotation: Any, args: tuple[Any, ...], aliases: tuple[Any, ...]) -> Any:
     members = tuple(arg for arg in args if arg is not type(None))
     if len(members) > 1 and all(_is_object_class(member) for member in members) and not _told_apart(members):
         return functools.reduce(operator.or_, (_choice(members), *(arg for arg in args if arg is type(None))))
-    changed = tuple(with_choices(arg) for arg in args)
+    changed = tuple(with_choices(arg, aliases) for arg in args)
     if all(new is old for new, old in zip(changed, args, strict=True)):
         return annotation
     return functools.reduce(operator.or_, changed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
@@ -114,3 +115,19 @@ def test_unions_msgspec_knows_are_untouched() -> None:
     kind = Type(Approved | Literal["none"] | list[int])
     for value in (Approved("a"), "none", [1]):
         assert kind.decode(kind.encode(value)) == value
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="`type` statements came with Python 3.12")
+def test_a_type_alias_is_what_it_stands_for() -> None:
+    scope: dict[str, Any] = {"Approved": Approved, "Declined": Declined}
+    exec("type Decision = Approved | Declined\ntype Numbers = list[int]\ntype Tree = list[Tree] | int", scope)
+    decision = scope["Decision"]
+    for annotation, value in (
+        (scope["Numbers"], [1]),
+        (decision, Approved("a")),
+        (list[decision], [Declined("a", "r")]),
+    ):
+        kind = Type(annotation)
+        assert kind.decode(kind.encode(value)) == value
+    with pytest.raises(DataTypeError, match="contains itself"):
+        Type(scope["Tree"])
