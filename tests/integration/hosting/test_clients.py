@@ -37,10 +37,12 @@ from sojourn.actors.workflow import workflow
 from sojourn.broker.errors import InvalidName, OutcomeUnknown
 from sojourn.broker.nats import NatsBroker, NatsOptions
 from sojourn.broker.seam import Ack, Publish
+from sojourn.broker.server import EmbeddedServer
 from sojourn.broker.subjects import Subjects
+from sojourn.broker.topology import Topology, apply
 from sojourn.codecs.errors import PayloadError
 
-from .conftest import Crash, MakeOwner
+from .conftest import SMALL, Crash, MakeOwner
 
 pytestmark = pytest.mark.integration
 
@@ -526,3 +528,31 @@ async def test_connecting_needs_a_namespace_that_was_set_up(
     with pytest.raises(ConnectFailed):
         async with Client.connect(NatsOptions(servers="nats://127.0.0.1:1", connect_timeout=0.2)):
             pass
+
+
+async def test_a_client_outlives_its_server(own_server: EmbeddedServer, namespace: str, name: str) -> None:
+    """Requests made while the server is down are carried out once it is up, and once only."""
+    broker = await NatsBroker.connect(NatsOptions(servers=own_server.url, reconnect_wait=0.05))
+    topology = Topology(namespace=namespace, app="test", partitions=1, limits=SMALL)
+    await apply(broker, topology)
+    client = Client(broker, topology.subjects)
+    await own_server.kill()
+    signalling = asyncio.create_task(client.handle(name).signal("notes", "x", timeout=60))
+    starting = asyncio.create_task(client.start(quick(1), id=name, timeout=60))
+    asking = asyncio.create_task(client.handle(name).result(timeout=60))
+    await asyncio.sleep(0)
+    await own_server.start()
+    await signalling
+    with pytest.raises(NoSuchActor):
+        await asking
+    streams = [(topology.subjects.mail_stream, 1), (topology.subjects.ctl_stream, 1)]
+    for stream, expected in streams:
+        async with asyncio.timeout(20):
+            while sum((await broker.subjects(stream, ">")).values()) != expected:  # noqa: ASYNC110  # another process counts
+                await asyncio.sleep(0.02)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await client.close()
+    await client.close()
+    await broker.close()
