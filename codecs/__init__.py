@@ -1,8 +1,9 @@
 """Frames and data to bytes and back. This layer knows no broker and does no I/O but reading a key file.
 
-General layout: data (`data`, `annotations`, `json_guard`, `round_trip`, `exceptions_data`), records and their
-seal (`record`, `seal`, `keyring`), durations, errors. Import names from here or from their module; nothing
-else is public.
+General layout: data (`data` for its names; `value_type`, `signature`, `unions`, `foreign`, `annotations`,
+`json_guard`, `round_trip`, `paths`, `exceptions_data`, `traceback_text`), records (`record`, `seal`,
+`keyring`), `durations`, `errors`; the rest is frames. Import names from here or from `data`, `seal`,
+`keyring`, `record`, `durations`, `errors`; nothing else is public.
 """
 
 from sojourn.codecs.data import Signature as Signature
