@@ -34,7 +34,7 @@ format: $(VENV)/.ready-lint ## Format the code and mend what ruff can mend
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.ready ## The measurements behind the figures in the docs
-	$(BIN)/python -m pytest benchmarks -m benchmark -s $(PYTEST_ARGS)
+	$(BIN)/python -m pytest benchmarks/*_bench.py -m benchmark -s $(PYTEST_ARGS)
 
 # A type checker sees the package as it is installed: sojourn with its layers inside (docs/decisions/0002).
 types:
