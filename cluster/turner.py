@@ -316,12 +316,13 @@ class Turner:
             await services.alone.wait_free()
         if not self._suspect or record is None:
             return False
+        if record.envelope.attempts.count + 1 >= ALONE_AT:
+            # Before it is counted: whoever only waits for its turn must not be accused of the death of the one that has it.
+            await services.alone.acquire(self._actor)
         turn = services.engine.attempt(record, services.clock.now(), self._facts(hot))
         await self._commit(hot, turn)
         self._suspect = False
         services.fault("attempt_committed", self._actor)
-        if hot.record is not None and hot.record.envelope.attempts.count >= ALONE_AT:
-            await services.alone.acquire(self._actor)
         return True
 
     async def _restore(self, hot: Hot) -> bool:

@@ -56,6 +56,7 @@ class Cluster:
     async def add(
         self,
         *names: str,
+        url: str | None = None,
         app: str = "acceptance_app",
         env: Mapping[str, str] | None = None,
         path: Path = KITS,
@@ -66,7 +67,7 @@ class Cluster:
                 name,
                 [
                     app,
-                    "--server", self.server.url,
+                    "--server", url or self.server.url,
                     "--namespace", NAMESPACE,
                     "--node-id", name,
                     "--key-file", str(self.place / "key"),
@@ -216,6 +217,74 @@ async def cluster(place: Path, *, partitions: int = 16) -> AsyncIterator[Cluster
             yield made
         finally:
             await asyncio.gather(*(node.stop(seconds=10.0) for node in made.nodes.values()))
+
+
+class TcpProxy:
+    """Passes bytes on to a port of this host until it is told to cut every connection, whatever is on the wire."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._connected = asyncio.Event()
+
+    async def start(self) -> None:
+        """Listen on a free port of the loopback interface."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+
+    @property
+    def url(self) -> str:
+        """Where to connect to."""
+        assert self._server is not None
+        return f"nats://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    def cut(self) -> None:
+        """Abort every connection; new ones are accepted."""
+        self._connected.clear()
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def reconnected(self) -> None:
+        """Return when a connection was made since the last cut."""
+        await self._connected.wait()
+
+    async def stop(self) -> None:
+        """Cut and listen no more."""
+        assert self._server is not None
+        self.cut()
+        self._server.close()
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back, forth = await asyncio.open_connection("127.0.0.1", self._target)
+        self._writers |= {writer, forth}
+        self._connected.set()
+        try:
+            await asyncio.gather(_pass_on(reader, forth), _pass_on(back, writer))
+        finally:
+            self._writers -= {writer, forth}
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(65_536):
+            writer.write(data)
+            await writer.drain()
+    except OSError:
+        pass
+    finally:
+        writer.close()
+
+
+@asynccontextmanager
+async def tcp_proxy(target: int) -> AsyncIterator[TcpProxy]:
+    """A proxy in front of a port."""
+    proxy = TcpProxy(target)
+    await proxy.start()
+    try:
+        yield proxy
+    finally:
+        await proxy.stop()
 
 
 async def until(
