@@ -15,7 +15,7 @@ from sojourn.broker.nats import NatsBroker, NatsOptions
 from sojourn.broker.seam import ConsumerConfig, Delivery, Publish, Received
 from sojourn.broker.server import EmbeddedServer
 from sojourn.broker.subjects import Subjects, actor_id, channel_name
-from sojourn.broker.topology import Topology, apply
+from sojourn.broker.topology import Limits, Topology, apply
 
 from .proxy import Proxy, proxied
 
@@ -241,7 +241,8 @@ async def test_cuts_in_the_middle_of_commits_lose_and_double_nothing(
     await check_exactly_once(broker, subjects, writers)
 
 
-async def test_a_killed_and_restarted_server_loses_and_doubles_no_commit(own_server: EmbeddedServer) -> None:
+@pytest.mark.parametrize("kill", [True, False], ids=["killed", "stopped"])
+async def test_a_restarted_server_loses_and_doubles_no_commit(own_server: EmbeddedServer, kill: bool) -> None:
     broker = await NatsBroker.connect(NatsOptions(servers=own_server.url, reconnect_wait=0.05))
     topology = Topology(namespace="n", app="app")
     await apply(broker, topology)
@@ -252,7 +253,7 @@ async def test_a_killed_and_restarted_server_loses_and_doubles_no_commit(own_ser
             group.create_task(commit_until(writer, done))
         for _ in range(2):
             await more_commits(writers, 1000)
-            await own_server.restart(kill=True)
+            await own_server.restart(kill=kill)
         await more_commits(writers, 500)
         done.set()
 
@@ -466,3 +467,28 @@ async def test_a_message_over_the_servers_limit_is_refused_and_the_connection_st
 
     assert "max_payload" in str(caught.value)
     assert connection.seen == []
+
+
+async def test_a_full_disk_is_waited_out() -> None:
+    """Not stored, but not refused for good either: the outcome is unknown, and the same commit passes later."""
+    async with EmbeddedServer(extra_config="jetstream { max_file: 2MB }") as small:
+        broker = await NatsBroker.connect(NatsOptions(servers=small.url))
+        limits = Limits(mail_bytes=100_000, held_bytes=100_000, dead_bytes=100_000)
+        topology = Topology(namespace="n", app="app", limits=limits)
+        await apply(broker, topology)
+        frames, written = FrameStore(broker, topology.subjects), 0
+
+        async def fill() -> None:
+            nonlocal written
+            while written < 100:
+                await frames.put(actor_id(f"a{written}"), bytes(100_000), expect=0)
+                written += 1
+
+        with pytest.raises(OutcomeUnknown):
+            await fill()
+        settled = await frames.settle(actor_id(f"a{written}"), expect=0, is_mine=lambda data: True)
+        assert settled.settlement is Settlement.OLD
+
+        await broker.purge(topology.subjects.frames_stream, topology.subjects.frame(actor_id("a0")))
+        await frames.put(actor_id(f"a{written}"), bytes(50_000), expect=0)
+        await broker.close()

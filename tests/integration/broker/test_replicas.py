@@ -9,7 +9,7 @@ from sojourn.broker.errors import FencedOff, MoveUnsettled, OutcomeUnknown
 from sojourn.broker.frames import FrameStore
 from sojourn.broker.held import HeldStore, Move, Moved
 from sojourn.broker.nats import NatsBroker, NatsOptions
-from sojourn.broker.seam import Broker, Stored
+from sojourn.broker.seam import Broker, ConsumerConfig, Delivery, Publish, Stored
 from sojourn.broker.subjects import Mail, actor_id, channel_name
 from sojourn.broker.topology import Topology, apply, check_drift
 from sojourn.codecs.record import Origin
@@ -109,4 +109,47 @@ async def test_moves_go_through_a_killed_leader_once_each_and_in_order() -> None
         with pytest.raises(FencedOff):
             await held.move(P, moves(moved, 1))
         assert len(await successor.list(P)) == moved
+        await broker.close()
+
+
+async def test_partitions_are_attached_and_served_on_three_replicas() -> None:
+    """Consumers are raft groups of their own there: creating, pulling and losing one must work as on one
+    replica.
+    """
+    async with cluster() as servers:
+        broker = await connect(servers)
+        await apply_when_ready(broker)
+        subjects, held = TOPOLOGY.subjects, HeldStore(broker, TOPOLOGY.subjects)
+        delivered: asyncio.Queue[Delivery] = asyncio.Queue()
+        lost: asyncio.Queue[str] = asyncio.Queue()
+
+        async def attach(partition: int, epoch: int) -> None:
+            for name in await broker.consumers(subjects.mail_stream):
+                found = subjects.parse_consumer(name)
+                if found is not None and found[0] == partition and found[1] < epoch:
+                    assert await broker.delete_consumer(subjects.mail_stream, name)
+            name = subjects.consumer(partition, epoch)
+            await broker.create_consumer(
+                subjects.mail_stream, ConsumerConfig(name, (subjects.in_filter(partition),))
+            )
+            await held.fence(partition, epoch)
+            await broker.pull(subjects.mail_stream, name, delivered.put_nowait, lost.put_nowait)
+
+        await asyncio.gather(*(attach(partition, 1) for partition in range(16)))
+        actors = [actor_id(f"a{n}") for n in range(200)]
+        here = [actor for actor in actors if subjects.partition_of(actor) < 16]
+        for actor in here:
+            await broker.publish(Publish(subjects.mail(actor, channel_name("c"))))
+        async with asyncio.timeout(20):
+            first = [await delivered.get() for _ in here]
+        assert lost.empty()
+
+        await asyncio.gather(*(attach(partition, 2) for partition in range(16)))
+        async with asyncio.timeout(20):
+            again = [await delivered.get() for _ in here]
+            for delivery in again:
+                assert await broker.ack(delivery)
+        assert {d.message.seq for d in again} == {d.message.seq for d in first}
+        assert lost.qsize() == 16
+        assert not await broker.ack(first[0])
         await broker.close()
