@@ -17,7 +17,8 @@ from collections.abc import Awaitable, Generator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from .errors import UnknownIntention
+from .errors import OnlyInWorkflow, UnknownIntention
+from .inside import inside
 
 if TYPE_CHECKING:
     from .branches import Task
@@ -84,6 +85,8 @@ class Intention:
     version: ClassVar[int] = PROTOCOL
 
     def __await__(self) -> Generator[Any, Any, Any]:
+        if not inside():  # a plain event loop would only say "Task got bad yield"
+            raise OnlyInWorkflow(f"awaiting {self.kind!r}", "in a step or outside, use asyncio's namesake or the client")
         return Leaf(self)
 
     def __reduce__(self) -> tuple[Any, ...]:

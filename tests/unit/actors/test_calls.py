@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import pytest
-from sojourn.actors.errors import NeverAwaited
+from sojourn.actors.errors import NeverAwaited, OnlyInWorkflow
 from sojourn.actors.inside import entered
 from sojourn.actors.intentions import Call
 from sojourn.actors.registry import Registry
 from sojourn.actors.retry import Retry
 from sojourn.actors.step import step
+from sojourn.actors.verbs import receive, sleep
 from sojourn.actors.workflow import workflow
 from sojourn.codecs.errors import PayloadError
 
@@ -207,3 +208,11 @@ def test_a_call_that_was_encoded_or_closed_does_not_warn() -> None:
         twice(1).encoded()
         double(1).close()
         gc.collect()
+
+
+async def test_a_verb_that_suspends_says_outside_of_a_workflow_what_is_wrong() -> None:
+    """A plain event loop would say "Task got bad yield"; in a step this is an easy mistake."""
+    with pytest.raises(OnlyInWorkflow, match="awaiting 'sleep' works inside a workflow only"):
+        await sleep(1)
+    with pytest.raises(OnlyInWorkflow, match="awaiting 'receive'"):
+        await receive("answer")
