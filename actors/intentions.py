@@ -86,7 +86,9 @@ class Intention:
 
     def __await__(self) -> Generator[Any, Any, Any]:
         if not inside():  # a plain event loop would only say "Task got bad yield"
-            raise OnlyInWorkflow(f"awaiting {self.kind!r}", "in a step or outside, use asyncio's namesake or the client")
+            raise OnlyInWorkflow(
+                f"awaiting {self.kind!r}", "in a step or outside, use asyncio's namesake or the client"
+            )
         return Leaf(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
