@@ -98,7 +98,8 @@ class EmbeddedServer:
     `store_dir` keeps the streams (a fresh temporary folder, removed at the end, when None). `port` 0 takes
     a free one; a restart keeps it. `extra_config` is text in the server's own configuration language, for
     users and permissions (`roles.server_config`), clustering, limits. `sync_always` makes every
-    acknowledged write survive a power loss.
+    acknowledged write survive a power loss; `max_store_bytes` bounds all streams together. (A second
+    `jetstream` block in `extra_config` would replace ours, store included.)
     """
 
     def __init__(
@@ -109,12 +110,14 @@ class EmbeddedServer:
         *,
         name: str = "sojourn",
         sync_always: bool = False,
+        max_store_bytes: int | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self._given_store = Path(store_dir) if store_dir is not None else None
         self._extra_config = extra_config
         self._name = name
         self._sync_always = sync_always
+        self._max_store_bytes = max_store_bytes
         self._environment = environment
         self._folder: Path | None = None
         self._process: asyncio.subprocess.Process | None = None
@@ -221,7 +224,11 @@ class EmbeddedServer:
     def _write_config(self, folder: Path) -> Path:
         store = self._given_store if self._given_store is not None else folder / "store"
         store.mkdir(parents=True, exist_ok=True)
-        sync = ", sync_interval: always" if self._sync_always else ""
+        jetstream = [f"store_dir: {json.dumps(str(store))}"]
+        if self._sync_always:
+            jetstream.append("sync_interval: always")
+        if self._max_store_bytes is not None:
+            jetstream.append(f"max_file: {self._max_store_bytes}")
         path = folder / "nats.conf"
         path.write_text(
             f'server_name: "{self._name}"\n'
@@ -230,7 +237,7 @@ class EmbeddedServer:
             f"ports_file_dir: {json.dumps(str(folder))}\n"
             f"log_file: {json.dumps(str(folder / 'nats.log'))}\n"
             "max_payload: 8MB\n"
-            f"jetstream {{ store_dir: {json.dumps(str(store))}{sync} }}\n"
+            f"jetstream {{ {', '.join(jetstream)} }}\n"
             f"{self._extra_config}\n"
         )
         return path

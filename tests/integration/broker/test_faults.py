@@ -471,7 +471,7 @@ async def test_a_message_over_the_servers_limit_is_refused_and_the_connection_st
 
 async def test_a_full_disk_is_waited_out() -> None:
     """Not stored, but not refused for good either: the outcome is unknown, and the same commit passes later."""
-    async with EmbeddedServer(extra_config="jetstream { max_file: 2MB }") as small:
+    async with EmbeddedServer(max_store_bytes=2_000_000) as small:
         broker = await NatsBroker.connect(NatsOptions(servers=small.url))
         limits = Limits(mail_bytes=100_000, held_bytes=100_000, dead_bytes=100_000)
         topology = Topology(namespace="n", app="app", limits=limits)
