@@ -120,6 +120,11 @@ class Driver:
             scope.fired = True
             self.cancel(branch, Cancelled("timeout"))
 
+    def _cancellation(self) -> Cancelled:
+        """What a branch gets that could not be cancelled at once: with the reason, if the whole workflow is cancelled."""
+        asked = self.draft.cancelling
+        return Cancelled(asked.reason, by=asked.by) if asked is not None else Cancelled()
+
     # running
 
     def run(self) -> None:
@@ -172,7 +177,7 @@ class Driver:
         if branch.must_cancel and not isinstance(yielded, i.LeaveTimeout | i.LeaveGroup):
             branch.must_cancel = False
             _dispose(yielded)
-            self.fail(branch, Cancelled())
+            self.fail(branch, self._cancellation())
             return
         branch.op = 0
         self._touched.add(branch.number)
@@ -390,7 +395,7 @@ class Driver:
         if branch.must_cancel:
             if over or not wait.cancel:
                 branch.must_cancel = False
-                self._over(branch, Cancelled())
+                self._over(branch, self._cancellation())
             return
         match wait.mode:
             case "one" | "all":
@@ -482,7 +487,7 @@ class Driver:
         if errors:
             self._over(branch, BaseExceptionGroup("unhandled errors in a TaskGroup", errors))
         elif was_cancelled:
-            self._over(branch, Cancelled())
+            self._over(branch, self._cancellation())
         else:
             self._over(branch, None, group.interrupted)
 

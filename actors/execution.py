@@ -282,7 +282,12 @@ class StepRunner:
             return StepDone(
                 call.op, call.attempt, outcomes.of_exception(Cancelled("before it began")), retryable=False
             )
-        attempt = self._begin(key, call, step, actor, args, kwargs)
+        try:
+            attempt = self._begin(key, call, step, actor, args, kwargs)
+        except BaseException:  # it was closed meanwhile
+            self._running.pop(key, None)
+            places.release()
+            raise
         loop = asyncio.get_running_loop()
         timer = loop.call_later(call.timeout or step.timeout, self._time_is_up, attempt)
         try:
