@@ -127,18 +127,25 @@ class Holdings:
             self._begin(p, self._look(p, holding, delay=0.0))
 
     async def verify(self) -> None:
-        """After a disconnect: read every `owner.<p>` from the leader, drop what is not ours. Raises
-        `BrokerError`.
+        """After a disconnect: read every `owner.<p>` and mark from the leader, drop what is not ours or went
+        back. Raises `BrokerError`.
         """
         held = [(p, holding) for p, holding in self._held.items() if p not in self._operations]
         verdicts = await asyncio.gather(
-            *(self._attacher.verify(p, holding.epoch) for p, holding in held), return_exceptions=True
+            *(self._verify_one(p, holding) for p, holding in held), return_exceptions=True
         )
         for (p, holding), verdict in zip(held, verdicts, strict=True):
             if isinstance(verdict, NotOwner):
                 self._lose(p, holding, str(verdict))
+            elif isinstance(verdict, StorageWentBack):
+                self._note_went_back(p, verdict)
+                self._drop(p, holding)
             elif isinstance(verdict, BaseException):
                 raise verdict
+
+    async def _verify_one(self, p: int, holding: _Holding) -> None:
+        await self._attacher.verify(p, holding.epoch)
+        await self._marks.check(p)
 
     def reattach_all(self, reason: str) -> None:
         """After a reconnect: attach everything anew under epoch + 1, spread over a moment."""
@@ -197,10 +204,7 @@ class Holdings:
         except NotOwner as elsewhere:
             self._log.info("not attached: %s", elsewhere, extra=self._extra(p))
         except StorageWentBack as back:
-            if p not in self._went_back:
-                self._log.critical("%s", back, extra=self._extra(p))
-            self._went_back[p] = str(back)
-            self._failures[p] = (0, self._services.monotonic() + WENT_BACK_SECONDS)
+            self._note_went_back(p, back)
         except BrokerError as error:
             self._fail(p)
             self._log.warning("partition %d: %s; trying again", p, error, extra=self._extra(p))
@@ -209,6 +213,12 @@ class Holdings:
             self._log.exception("partition %d could not be served; trying again", p, extra=self._extra(p))
         else:
             self._failures.pop(p, None)
+
+    def _note_went_back(self, p: int, back: StorageWentBack) -> None:
+        if p not in self._went_back:
+            self._log.critical("%s", back, extra=self._extra(p))
+        self._went_back[p] = str(back)
+        self._failures[p] = (0, self._services.monotonic() + WENT_BACK_SECONDS)
 
     def _fail(self, p: int) -> None:
         self._metrics.count("attach_failures")

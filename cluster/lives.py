@@ -21,7 +21,7 @@ from .attach import Attacher
 from .directory import Directory
 from .holdings import Holdings
 from .hot_cache import HotCache
-from .marks import Marks
+from .marks import Marks, Memory
 from .membership import Life, Membership
 from .services import Fault, PartitionFactory, PartitionServices
 from .steps import LocalSteps
@@ -67,6 +67,8 @@ class Lives:
     local_steps: LocalSteps = field(default_factory=LocalSteps)
     """Steps that run in this process, whatever became of the lease under which they began."""
 
+    memory: Memory = field(default_factory=Memory)
+
     def __post_init__(self) -> None:
         """The engine and the cache are shared by all lives, too."""
         self.engine = Engine(self.registry, limits=self.limits, ids=_new_id, random=self.random.random)
@@ -74,7 +76,9 @@ class Lives:
 
     async def make(self, lease: str, membership: Membership) -> Life:
         """The services and holdings for a lease that was just taken. Raises `BrokerError`."""
-        marks = Marks(self.broker, self.subjects, node=self.node_id, broker_now=self.clock.now)
+        marks = Marks(
+            self.broker, self.subjects, node=self.node_id, broker_now=self.clock.now, memory=self.memory
+        )
         await marks.streams()
         held = HeldStore(self.broker, self.subjects, node=self.node_id)
         services = PartitionServices(

@@ -78,13 +78,60 @@ class _Commit:
     transition: int
 
 
+class Memory:
+    """How far this process has seen the streams, over all its lives. When a reading falls behind that,
+    what was seen is kept in `before`, and goes into the marks of the partitions that are checked from then
+    on: so that other nodes learn of it, and one acceptance by an operator settles it.
+    """
+
+    def __init__(self) -> None:
+        """Nothing was seen yet."""
+        self._seen: dict[str, StreamMark] = {}
+        self._told: set[int] = set()
+        self.before: dict[str, StreamMark] = {}
+
+    def __repr__(self) -> str:
+        """Whether storage went back under this process."""
+        return f"<Memory {'went back' if self.before else 'in order'} {self._seen}>"
+
+    def snapshot(self) -> dict[str, StreamMark]:
+        """What has been seen so far: taken before a reading, compared with what it finds."""
+        return dict(self._seen)
+
+    def note(self, snapshot: Mapping[str, StreamMark], found: Mapping[str, StreamMark]) -> None:
+        """A reading that began after `snapshot` found this."""
+        if any(_is_behind(found[short], seen) for short, seen in snapshot.items()):
+            if snapshot != self.before:  # else: a second reading that was under way
+                self.before, self._told = dict(snapshot), set()
+                self._seen = dict(found)
+            return
+        for short, stream in found.items():
+            seen = self._seen.get(short)
+            if seen is None or not _is_behind(stream, seen):
+                self._seen[short] = stream
+
+    def owes(self, p: int) -> bool:
+        """Whether the partition's mark does not say yet what went back."""
+        return bool(self.before) and p not in self._told
+
+    def told(self, p: int) -> None:
+        """The partition's mark says it."""
+        self._told.add(p)
+
+
 class Marks:
     """Collects acknowledged commits, writes `mark.<p>`, and compares. Engine loop only."""
 
     def __init__(
-        self, broker: Broker, subjects: Subjects, *, node: str, broker_now: Callable[[], float]
+        self,
+        broker: Broker,
+        subjects: Subjects,
+        *,
+        node: str,
+        broker_now: Callable[[], float],
+        memory: Memory | None = None,
     ) -> None:
-        """`broker_now`: the broker's clock, Unix seconds."""
+        """`broker_now`: the broker's clock, Unix seconds. `memory`: one per process."""
         self._broker = broker
         self._keys = ClusterKeys(broker, subjects)
         self._names = {
@@ -96,6 +143,7 @@ class Marks:
         }
         self._node = node
         self._broker_now = broker_now
+        self._memory = memory or Memory()
         self._newest: dict[int, _Commit] = {}
         self._changed: set[int] = set()
         self._reading: asyncio.Task[Mapping[str, StreamMark]] | None = None
@@ -137,20 +185,43 @@ class Marks:
         self._changed.discard(p)
 
     async def check(self, p: int) -> None:
-        """Compare the partition's mark with the streams. Raises `StorageWentBack`, `BrokerError`."""
-        entry = await self._keys.get(_KEY, p)
-        if entry is None:
-            return
-        try:
-            mark = msgspec.json.decode(entry.value, type=Mark)
-        except msgspec.DecodeError:
-            return  # not ours: it says nothing
-        if _behind(p, mark, await self.streams()) is None:
+        """Compare the partition's mark, and this process's memory, with the streams.
+
+        Raises `StorageWentBack`, `BrokerError`.
+        """
+        streams = await self.streams()
+        mark = await self._read(p)
+        if self._memory.owes(p):
+            mark = await self._accuse(p, mark)
+            self._memory.told(p)
+        if mark is None or _behind(p, mark, streams) is None:
             return
         # The shared reading may have begun before the mark was written: only a fresh one accuses.
         behind = _behind(p, mark, await self._read_streams())
         if behind is not None:
             raise behind
+
+    async def _read(self, p: int) -> Mark | None:
+        entry = await self._keys.get(_KEY, p)
+        if entry is None:
+            return None
+        try:
+            return msgspec.json.decode(entry.value, type=Mark)
+        except msgspec.DecodeError:
+            return None  # not ours: it says nothing
+
+    async def _accuse(self, p: int, found: Mark | None) -> Mark:
+        """Write what this process saw into the mark, so that it stays until an operator accepts the loss."""
+        mark = Mark(
+            actor=found.actor if found is not None else "",
+            revision=max(found.revision if found is not None else 0, self._memory.before["frames"].last_seq),
+            transition=found.transition if found is not None else 0,
+            at=self._broker_now(),
+            node=self._node,
+            streams=dict(self._memory.before),
+        )
+        await self._keys.put(_KEY, p, value=msgspec.json.encode(mark))
+        return mark
 
     async def streams(self) -> Mapping[str, StreamMark]:
         """How far the streams are, from their leaders; those who ask at the same time share one reading."""
@@ -159,11 +230,13 @@ class Marks:
         return await asyncio.shield(self._reading)
 
     async def _read_streams(self) -> Mapping[str, StreamMark]:
+        snapshot = self._memory.snapshot()
         infos = await asyncio.gather(*(self._broker.stream_info(name) for name in self._names.values()))
         streams = {
             short: StreamMark(info.created, info.last_seq)
             for short, info in zip(self._names, infos, strict=True)
         }
+        self._memory.note(snapshot, streams)
         self.created.update((short, stream.created) for short, stream in streams.items())
         return streams
 
@@ -184,6 +257,17 @@ class Marks:
             self._changed.discard(p)
 
 
+async def accept(keys: ClusterKeys) -> tuple[int, ...]:
+    """`sojourn restore accept`: forget every mark, so that storage that went back is served again.
+
+    Returns the partitions that had one. Raises `BrokerError`.
+    """
+    marked = sorted(int(key.partition(".")[2]) for key in await keys.list(_KEY))
+    for p in marked:
+        await keys.delete(_KEY, p)
+    return tuple(marked)
+
+
 def _behind(p: int, mark: Mark, streams: Mapping[str, StreamMark]) -> StorageWentBack | None:
     """The first stream that is another one, or shorter, than the mark says."""
     for short, seen in mark.streams.items():
@@ -197,3 +281,7 @@ def _behind(p: int, mark: Mark, streams: Mapping[str, StreamMark]) -> StorageWen
             p, "frames", f"up to {mark.revision}", f"it up to {streams['frames'].last_seq}"
         )
     return None
+
+
+def _is_behind(found: StreamMark, seen: StreamMark) -> bool:
+    return found.created != seen.created or found.last_seq < seen.last_seq

@@ -9,6 +9,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,11 +98,12 @@ class CountingPartition:
         self.p = p
         self.epoch = epoch
         self.services = services
-        self._on_lost = on_lost
+        self.lost = on_lost
         self._pulls: list[Pull] = []
         self._acks: set[asyncio.Task[bool]] = set()
         self.ended_runners: list[str] = []
         self.over = False
+        self._generation = 0
         self.steps = asyncio.Event()
         self.steps.set()
 
@@ -148,8 +150,13 @@ class CountingPartition:
         streams = {"mail": subjects.mail_stream, "ctl": subjects.ctl_stream, "wake": subjects.wake_stream}
         for short, consumer in consumers.items():
             self._pulls.append(
-                await self.services.broker.pull(streams[short], consumer, self._take, self._on_lost)
+                await self.services.broker.pull(
+                    streams[short], consumer, self._take, self._pull_lost(self._generation)
+                )
             )
+
+    def _pull_lost(self, generation: int) -> Callable[[str], None]:
+        return lambda reason: self.lost(reason) if generation == self._generation else None
 
     def _take(self, delivery: Delivery) -> None:
         self._diary.delivered.append((self.services.node_id, self.p, delivery.message.subject))
@@ -161,9 +168,10 @@ class CountingPartition:
     def _acknowledged(self, task: asyncio.Task[bool]) -> None:
         self._acks.discard(task)
         if not task.cancelled() and task.exception() is None and not task.result():
-            self._on_lost("an acknowledgement was refused")
+            self.lost("an acknowledgement was refused")
 
     async def _stop(self) -> None:
+        self._generation += 1
         pulls, self._pulls = self._pulls, []
         for pull in pulls:
             await pull.stop()
@@ -328,6 +336,14 @@ class Cluster:
 
         await self.diary.wait_until(taken)
 
+    async def doubt_all(self, node_id: str) -> None:
+        """Have every partition of the node attached anew."""
+        before = len(self.diary.of("reattached"))
+        mine = [hosted for (node, _), hosted in self.hosted.items() if node == node_id and not hosted.over]
+        for hosted in mine:
+            hosted.lost("a test says so")
+        await self.diary.wait_until(lambda: len(self.diary.of("reattached")) >= before + len(mine))
+
     async def start_twin(self, node_id: str) -> None:
         """Run another node under an id that is in use."""
         await Node(self.options(node_id)).run()
@@ -351,6 +367,15 @@ async def own_cluster(own_server: EmbeddedServer) -> AsyncIterator[Cluster]:
     """The same on a server that the test may stop and restart."""
     async for made in _cluster(own_server, "own"):
         yield made
+
+
+@pytest.fixture
+async def restorable(tmp_path: Path) -> AsyncIterator[tuple[Cluster, Path]]:
+    """On a server whose store is in a folder that the test may copy and put back."""
+    store = tmp_path / "store"
+    async with EmbeddedServer(store) as server:
+        async for made in _cluster(server, "own"):
+            yield made, store
 
 
 async def _cluster(server: EmbeddedServer, namespace: str) -> AsyncIterator[Cluster]:

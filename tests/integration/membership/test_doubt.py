@@ -5,9 +5,13 @@ broker was away.
 from __future__ import annotations
 
 import pickle
+import shutil
 from typing import Any
 
 import pytest
+from sojourn.broker.cluster_keys import ClusterKeys
+from sojourn.broker.seam import Publish
+from sojourn.broker.subjects import ActorId
 from sojourn.cluster.attach import NotOwner
 from sojourn.cluster.lease import LeaseTerms, NodeIdInUse
 from sojourn.cluster.ownership import Member
@@ -121,7 +125,7 @@ async def test_a_partition_that_another_took_is_dropped_when_its_pull_breaks_off
     found = await directory.owner(3)
     thief = type(found.value)("thief", "L9", found.value.epoch + 1, "held", found.value.since)
     await directory.put_owner(3, thief, expect=found.revision)
-    cluster.hosted["a", 3]._on_lost("a test says so")
+    cluster.hosted["a", 3].lost("a test says so")
     await cluster.diary.wait_until(lambda: ("a", 3, 1) in cluster.diary.of("drop"))
     # The thief has no lease, so the partition is attached again, above its epoch.
     await cluster.diary.wait_until(lambda: ("a", 3, 3) in cluster.diary.of("start"))
@@ -130,7 +134,7 @@ async def test_a_partition_that_another_took_is_dropped_when_its_pull_breaks_off
 async def test_a_partition_in_doubt_that_is_still_ours_is_attached_anew(cluster: Any) -> None:
     await cluster.start("a")
     await cluster.all_served("a")
-    cluster.hosted["a", 3]._on_lost("a gap in the consumer sequence")
+    cluster.hosted["a", 3].lost("a gap in the consumer sequence")
     await cluster.diary.wait_until(lambda: cluster.diary.of("reattached") == [("a", 3, 2)])
     assert cluster.diary.of("drop") == []
 
@@ -142,10 +146,10 @@ async def test_a_lost_partition_casts_no_doubt_on_its_successor(cluster: Any, di
     found = await directory.owner(3)
     thief = type(found.value)("thief", "L9", found.value.epoch + 1, "held", found.value.since)
     await directory.put_owner(3, thief, expect=found.revision)
-    stale._on_lost("a test says so")
+    stale.lost("a test says so")
     await cluster.diary.wait_until(lambda: ("a", 3, 3) in cluster.diary.of("start"))
-    stale._on_lost("late")
-    cluster.hosted["a", 4]._on_lost("a test says so")
+    stale.lost("late")
+    cluster.hosted["a", 4].lost("a test says so")
     await cluster.diary.wait_until(lambda: ("a", 4, 2) in cluster.diary.of("reattached"))
     assert [entry for entry in cluster.diary.of("reattached") if entry[1] == 3] == []
 
@@ -173,6 +177,37 @@ async def test_everybody_joins_anew_when_the_broker_was_away_longer_than_a_lease
     await own_cluster.server.start()
     await own_cluster.diary.wait_until(lambda: len(own_cluster.diary.of("drop")) == 32)
     await own_cluster.all_served("a", "b")
+
+
+async def test_i8_nobody_serves_an_old_backup_until_an_operator_accepts_it(
+    restorable: Any, tmp_path: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole store goes back, marks and leases with it: only the node that lived through it knows."""
+    monkeypatch.setattr("sojourn.cluster.holdings.WENT_BACK_SECONDS", 0.1)
+    cluster, store = restorable
+    node = await cluster.start("a")
+    await cluster.all_served("a")
+    await cluster.server.kill()
+    shutil.copytree(store, tmp_path / "backup")
+    await cluster.server.start()
+    await cluster.diary.wait_until(lambda: len(cluster.diary.of("reattached")) >= 32)
+    services = cluster.hosted["a", 0].services
+    for number in range(10):
+        subject = cluster.subjects.frame(ActorId(f"actor-{number}"))
+        await services.broker.publish(Publish(subject, b"record"))
+    await cluster.doubt_all("a")
+    await cluster.server.kill()
+    shutil.rmtree(store)
+    shutil.copytree(tmp_path / "backup", store)
+    served = len(cluster.diary.of("start"))
+    await cluster.server.start()
+    await cluster.diary.wait_until(lambda: {p for _, p, _ in cluster.diary.of("drop")} == set(range(32)))
+    await until(lambda: len(node.membership.facts()["went_back"]) == 32)
+    assert len(cluster.diary.of("start")) == served
+    keys = ClusterKeys(services.broker, cluster.subjects)
+    for p in range(32):
+        await keys.delete("mark", p)
+    await cluster.all_served("a")
 
 
 async def test_a_second_process_with_a_living_id_does_not_start(cluster: Any) -> None:

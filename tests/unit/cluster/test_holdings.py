@@ -281,6 +281,17 @@ async def test_after_a_reconnect_what_is_elsewhere_is_dropped_before_the_gate_op
     assert partition.told == ["start", "drop"]
 
 
+async def test_i8_storage_that_went_back_while_the_connection_was_cut_drops_the_partition(
+    bench: Bench,
+) -> None:
+    partition = await bench.attached()
+    bench.marks.back = StorageWentBack(1, "mail", "up to 9", "it up to 3")
+    await bench.holdings.verify()
+    assert partition.told == ["start", "drop"]
+    assert list(bench.holdings.went_back()) == [1]
+    assert bench.holdings.busy() == {1}
+
+
 async def test_a_verification_of_unknown_outcome_is_told(bench: Bench) -> None:
     partition = await bench.attached()
     bench.attacher.fail["verify"] = [OutcomeUnknown("read", "owner.1", "no answer")]

@@ -12,7 +12,7 @@ from sojourn.broker.memory_faults import Fault
 from sojourn.broker.seam import Publish
 from sojourn.broker.subjects import ActorId, Subjects
 from sojourn.broker.topology import Topology, apply
-from sojourn.cluster.marks import Marks, StorageWentBack
+from sojourn.cluster.marks import Marks, Memory, StorageWentBack, accept
 
 P = 7
 SUBJECTS = Subjects("t", 32)
@@ -83,7 +83,7 @@ async def test_an_accepted_restore_is_served_again(server: MemoryServer) -> None
     await marks.write(P)
     with pytest.raises(StorageWentBack):
         await marks.check(P)
-    await ClusterKeys(broker, SUBJECTS).delete("mark", P)
+    assert await accept(ClusterKeys(broker, SUBJECTS)) == (P,)
     later, _ = await marks_on(server)
     await later.check(P)
 
@@ -138,3 +138,39 @@ async def test_writing_a_mark_of_unknown_outcome_is_told_at_a_hand_over(server: 
     server.faults.inject(Fault.LOSE_REPLY)
     with pytest.raises(OutcomeUnknown):
         await marks.write(P)
+
+
+async def test_i8_a_whole_account_that_went_back_is_told_by_who_lived_through_it(
+    server: MemoryServer,
+) -> None:
+    """The cluster bucket is as old as everything else: no mark says anything, memory does, and writes one."""
+    memory = Memory()
+    broker = await server.connect()
+    before = Marks(broker, SUBJECTS, node="a", broker_now=lambda: 5.0, memory=memory)
+    for _ in range(5):
+        await commit(broker, "x")
+    await before.check(P)
+    old = MemoryServer(server.clock, timers=False)
+    copy = await old.connect()
+    await apply(copy, TOPOLOGY)
+    await commit(copy, "x")
+    for node in ("a", "b"):  # the second is another life of the first, or another node: the mark is there now
+        later = Marks(copy, SUBJECTS, node=node, broker_now=lambda: 6.0, memory=memory)
+        memory = memory if node == "a" else Memory()
+        with pytest.raises(StorageWentBack):
+            await later.check(P)
+    await ClusterKeys(copy, SUBJECTS).delete("mark", P)  # `sojourn restore accept`
+    await later.check(P)
+
+
+async def test_readings_that_overtake_each_other_accuse_nobody(server: MemoryServer) -> None:
+    memory = Memory()
+    marks = Marks(await server.connect(), SUBJECTS, node="a", broker_now=lambda: 5.0, memory=memory)
+    slow = memory.snapshot()
+    old = dict(await marks.streams())
+    broker = await server.connect()
+    await commit(broker, "x")
+    await marks.streams()
+    memory.note(slow, old)
+    assert memory.before == {}
+    await marks.check(P)
