@@ -20,24 +20,21 @@ import inspect
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any, Final
 
-import msgspec
-from sojourn.codecs.errors import PayloadError
-from sojourn.codecs.record import Outcome, PendingCall
+from sojourn.codecs.record import PendingCall
 
 from . import outcomes
+from .attempts import Attempt, Ended, RunningStep, StepStatistics, not_awaited, step_done
 from .current import (
     CurrentActor,
     CurrentStep,
     actor_variable,
-    cancel,
     decoded,
     operation_id,
     step_variable,
 )
-from .errors import Cancelled, Rejected, RetryLater, StepStuck
+from .errors import Cancelled, StepStuck
 from .events import StepDone
 from .hop import Hop
 from .lifespan import Resources, resources_variable
@@ -51,96 +48,6 @@ CANCEL_GRACE: Final = 5.0
 
 MAX_HEARTBEATS: Final = 10_000
 """Operations whose last heartbeat is remembered; the oldest is forgotten."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunningStep:
-    """One attempt that runs now, or is stuck."""
-
-    key: str
-    step: str
-    attempt: int
-    seconds: float
-    """How long it has been running."""
-    stuck: bool
-    where: str
-    """The line a stuck thread is at."""
-    heartbeat: Any
-    """Details of its last heartbeat, or None."""
-    heartbeat_age: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class StepStatistics:
-    """What a runner does now."""
-
-    running: int
-    queued: int
-    stuck: int
-    finished: int
-
-
-@dataclass(slots=True)
-class _Ended:
-    """How the user's function ended: kept as a value, because some exceptions (StopIteration, SystemExit)
-    must not travel through futures.
-    """
-
-    value: Any = None
-    error: BaseException | None = None
-
-
-class _Attempt:
-    """One attempt from its start until its code has really ended. `over` is settled when its outcome is
-    known, `late` when stuck code ends.
-    """
-
-    __slots__ = (
-        "call",
-        "holds_place",
-        "key",
-        "late",
-        "over",
-        "seen",
-        "started",
-        "step",
-        "stuck",
-        "task",
-        "thread",
-        "timed_out",
-    )
-
-    def __init__(
-        self, call: PendingCall, step: Step[..., Any], seen: CurrentStep, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        self.call = call
-        self.step = step
-        self.seen = seen
-        self.key = seen.key
-        self.started = loop.time()
-        self.over: asyncio.Future[_Ended] = loop.create_future()
-        self.late: asyncio.Future[_Ended] | None = None
-        self.task: asyncio.Task[None] | None = None
-        self.thread = 0
-        self.timed_out = False
-        self.stuck = False
-        self.holds_place = False
-        """A stuck thread that keeps its place, because too many are stuck."""
-
-    def cancel(self) -> None:
-        """Tell the step, once: a second `CancelledError` would break into the cleanup that the first one
-        began.
-        """
-        told = self.seen.cancelled
-        cancel(self.seen)
-        if self.task is not None and not told:
-            # Soon, not now: a task that is cancelled before its first turn never runs, and would not tell
-            # that it has ended.
-            self.over.get_loop().call_soon(self.task.cancel, "nobody waits for this step any more")
-
-    def end(self, ended: _Ended) -> None:
-        if not self.over.done():
-            self.over.set_result(ended)
 
 
 class StepRunner:
@@ -171,8 +78,8 @@ class StepRunner:
         self._threads = StepThreads()
         self._places = asyncio.Semaphore(self._limits.running_steps)
         self._thread_places = asyncio.Semaphore(self._limits.step_threads)
-        self._running: dict[str, _Attempt] = {}
-        self._stuck: dict[str, _Attempt] = {}
+        self._running: dict[str, Attempt] = {}
+        self._stuck: dict[str, Attempt] = {}
         self._queued: dict[str, bool] = {}
         """Operation -> whether it was cancelled before it began."""
         self._heartbeats: OrderedDict[str, tuple[bytes, float]] = OrderedDict()
@@ -303,7 +210,7 @@ class StepRunner:
 
     def _begin(
         self, key: str, call: PendingCall, step: Step[..., Any], actor: CurrentActor, args: Any, kwargs: Any
-    ) -> _Attempt:
+    ) -> Attempt:
         heartbeat = self._heartbeats.get(key)
         seen = CurrentStep(
             key=key,
@@ -314,7 +221,7 @@ class StepRunner:
             beat=lambda details: self._beat(key, details),
         )
         loop = asyncio.get_running_loop()
-        attempt = self._running[key] = _Attempt(call, step, seen, loop)
+        attempt = self._running[key] = Attempt(call, step, seen, loop)
         context = contextvars.copy_context()
         context.run(self._enter, seen, actor)
         if step.is_async:
@@ -330,27 +237,25 @@ class StepRunner:
         actor_variable.set(actor)
         resources_variable.set(self._resources)
 
-    async def _as_task(self, attempt: _Attempt, coroutine: Coroutine[Any, Any, Any]) -> None:
+    async def _as_task(self, attempt: Attempt, coroutine: Coroutine[Any, Any, Any]) -> None:
         try:
-            ended = _Ended(await coroutine)
+            ended = Ended(await coroutine)
         except GeneratorExit:
             raise
         except BaseException as error:  # SystemExit and KeyboardInterrupt of a step must not end the node
-            ended = _Ended(error=error)
+            ended = Ended(error=error)
         self._ended(attempt, ended)
 
     def _in_thread(
-        self, attempt: _Attempt, args: Any, kwargs: Any, loop: asyncio.AbstractEventLoop
+        self, attempt: Attempt, args: Any, kwargs: Any, loop: asyncio.AbstractEventLoop
     ) -> Callable[[], None]:
         try:
             value = attempt.step.fn(*args, **kwargs)
             ended = (
-                _Ended(error=_not_awaited(value, attempt.step))
-                if inspect.isawaitable(value)
-                else _Ended(value)
+                Ended(error=not_awaited(value, attempt.step)) if inspect.isawaitable(value) else Ended(value)
             )
         except BaseException as error:  # as above
-            ended = _Ended(error=error)
+            ended = Ended(error=error)
 
         def tell() -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: the node has left, and nobody asks
@@ -358,7 +263,7 @@ class StepRunner:
 
         return tell
 
-    def _ended(self, attempt: _Attempt, ended: _Ended) -> None:
+    def _ended(self, attempt: Attempt, ended: Ended) -> None:
         """The code of an attempt has ended. Called again it does nothing."""
         if self._running.get(attempt.key) is attempt:
             del self._running[attempt.key]
@@ -371,7 +276,7 @@ class StepRunner:
                 attempt.late.set_result(ended)
         attempt.end(ended)
 
-    def _time_is_up(self, attempt: _Attempt) -> None:
+    def _time_is_up(self, attempt: Attempt) -> None:
         if attempt.over.done():
             return
         attempt.timed_out = True
@@ -381,16 +286,16 @@ class StepRunner:
         else:
             asyncio.get_running_loop().call_later(self._cancel_grace, self._give_up, attempt)
 
-    def _give_up(self, attempt: _Attempt) -> None:
+    def _give_up(self, attempt: Attempt) -> None:
         """The code goes on although it should not: the attempt is over without it."""
         if attempt.over.done():
             return
         self._running.pop(attempt.key, None)
         self._stuck[attempt.key] = attempt
         attempt.stuck = True
-        attempt.end(_Ended(error=asyncio.CancelledError()))
+        attempt.end(Ended(error=asyncio.CancelledError()))
 
-    def _release(self, places: asyncio.Semaphore, attempt: _Attempt) -> None:
+    def _release(self, places: asyncio.Semaphore, attempt: Attempt) -> None:
         """Give the place back. A stuck thread keeps it once as many are stuck as may run: there are never
         more threads than twice that.
         """
@@ -405,11 +310,11 @@ class StepRunner:
         key: str,
         call: PendingCall,
         step: Step[..., Any],
-        ended: _Ended,
+        ended: Ended,
         seconds: float,
-        attempt: _Attempt | None = None,
+        attempt: Attempt | None = None,
     ) -> StepDone:
-        done = _step_done(call, step, ended, seconds, attempt)
+        done = step_done(call, step, ended, seconds, attempt)
         if done.outcome.kind == "value" or not done.retryable:
             with self._heartbeats_lock:
                 self._heartbeats.pop(key, None)
@@ -429,7 +334,7 @@ class StepRunner:
             while len(self._heartbeats) > MAX_HEARTBEATS:
                 self._heartbeats.popitem(last=False)
 
-    def _shown(self, attempt: _Attempt) -> RunningStep:
+    def _shown(self, attempt: Attempt) -> RunningStep:
         beat = self._heartbeats.get(attempt.key)
         loop = attempt.over.get_loop()
         return RunningStep(
@@ -450,57 +355,3 @@ class StepRunner:
             attempt.cancel()
         if running:
             await asyncio.wait([attempt.over for attempt in running], timeout=self._cancel_grace)
-
-
-def _step_done(
-    call: PendingCall, step: Step[..., Any], ended: _Ended, seconds: float, attempt: _Attempt | None
-) -> StepDone:
-    """What an ended attempt means: its outcome, and whether another attempt makes sense."""
-    error = ended.error
-    if error is None:
-        return _with_value(call, step, ended.value, seconds)
-    if isinstance(error, asyncio.CancelledError):
-        if attempt is not None and attempt.timed_out:
-            return StepDone(call.op, call.attempt, Outcome("timeout"), seconds)
-        if isinstance(error, Cancelled) or (attempt is not None and attempt.seen.cancelled):
-            reason = error.args[0] if error.args else ""
-            return StepDone(
-                call.op, call.attempt, outcomes.of_exception(Cancelled(str(reason))), seconds, retryable=False
-            )
-    return StepDone(
-        call.op,
-        call.attempt,
-        outcomes.of_exception(error, step.raises),
-        seconds,
-        retry_after=error.after if isinstance(error, RetryLater) else None,
-        retryable=not isinstance(error, (Rejected, TypeError, *step.no_retry)),
-    )
-
-
-def _with_value(call: PendingCall, step: Step[..., Any], value: Any, seconds: float) -> StepDone:
-    """A result that does not cross is a failure, and no second attempt: the step has done its work, and would
-    return the same.
-    """
-    try:
-        return StepDone(
-            call.op, call.attempt, outcomes.of_value(step.signature.encode_result(value)), seconds
-        )
-    except PayloadError as error:
-        outcome = outcomes.of_exception(error)
-        info = outcome.error
-        if info is not None:
-            info = msgspec.structs.replace(
-                info, message=f"result of step {step.name!r}: {info.message}", traceback=""
-            )
-        return StepDone(
-            call.op, call.attempt, msgspec.structs.replace(outcome, error=info), seconds, retryable=False
-        )
-
-
-def _not_awaited(value: Any, step: Step[..., Any]) -> TypeError:
-    close = getattr(value, "close", None)
-    if callable(close):
-        close()
-    return TypeError(
-        f"step {step.name!r} is a plain `def` and returned an awaitable; write `async def` and await it there"
-    )
