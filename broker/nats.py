@@ -9,31 +9,22 @@ reconnect, when its sender has long given up.
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import secrets
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription as NatsSubscription
-from nats.errors import Error as NatsError
 from sojourn.broker import nats_wire as wire
 from sojourn.broker.errors import (
-    BrokerClosed,
-    ConnectFailed,
     NoResponders,
     OutcomeUnknown,
     Refused,
     StreamNotFound,
 )
+from sojourn.broker.nats_connection import NatsConnection
+from sojourn.broker.nats_options import NatsOptions as NatsOptions
 from sojourn.broker.nats_pull import NatsPull
-from sojourn.broker.nats_requests import Requests, check_size
 from sojourn.broker.seam import (
     AccountLimits,
     Ack,
@@ -50,204 +41,59 @@ from sojourn.broker.seam import (
     Subscription,
 )
 
-log = logging.getLogger("sojourn.broker")
-
 SCAN_BATCH = 256
 SCAN_BYTES = 4 * 1024 * 1024
-SUBSCRIPTION_PENDING = 4096
-"""Plain messages waiting for their handler, per subscription; beyond it they are dropped (plain messages are
-hints).
-"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NatsOptions:
-    """How to connect. Credentials: at most one of user and password, token, `credentials`, `nkeys_seed`.
-
-    `inbox_prefix` is what the user's permissions allow for replies (one per role). `max_in_flight` bounds
-    requests waiting for an answer; more wait for room. Times are seconds.
-    """
-
-    servers: str | tuple[str, ...]
-    name: str = "sojourn"
-    inbox_prefix: str = "_INBOX"
-    user: str | None = None
-    password: str | None = None
-    token: str | None = None
-    credentials: str | None = None
-    """Path of a `.creds` file (JWT and seed)."""
-    nkeys_seed: str | None = None
-    """Path of an nkey seed file."""
-    tls: ssl.SSLContext | None = None
-    connect_timeout: float = 5.0
-    reconnect_wait: float = 0.2
-    ping_interval: float = 10.0
-    api_prefix: str = "$JS.API"
-    """Where the JetStream API is reached; roles outside the streams' account reach a part of it under another
-    prefix.
-    """
-    max_in_flight: int = 1024
-    heartbeat: float = 5.0
-    """Idle heartbeats of pulls."""
-
-    def __repr__(self) -> str:  # never the secrets
-        return f"<NatsOptions {self.servers} name={self.name} inbox_prefix={self.inbox_prefix}>"
 
 
 class NatsBroker:
     """One connection to NATS. Made by `await NatsBroker.connect(options)`."""
 
-    def __init__(self, options: NatsOptions) -> None:
-        self._options = options
-        self._client = Client()
-        self._requests = Requests(self._client, options.inbox_prefix, options.max_in_flight)
-        self._api_prefix = options.api_prefix
-        self._subscriptions: set[_NatsSubscription] = set()
-        self._revival: asyncio.Task[None] | None = None
-        self._listeners: list[Callable[[bool], None]] = []
+    def __init__(self, connection: NatsConnection) -> None:
+        self._connection = connection
+        self._requests = connection.requests
+        self._api_prefix = connection.options.api_prefix
         self._pulls: set[NatsPull] = set()
-        self._last_error = ""
-        self._closed = False
-        self.failed_attempts = 0
-        """Errors of the connection since it was last up."""
+        connection.on_cut(self._lose_pulls)
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "connected" if self.connected else "disconnected"
-        return f"<NatsBroker {self._options.name} {state} pulls={len(self._pulls)}>"
+        connection = self._connection
+        state = "closed" if connection.closed else "connected" if self.connected else "disconnected"
+        return f"<NatsBroker {connection.options.name} {state} pulls={len(self._pulls)}>"
 
     @classmethod
     async def connect(cls, options: NatsOptions) -> NatsBroker:
         """Connect within `options.connect_timeout`. Raises `ConnectFailed`."""
-        broker = cls(options)
-        try:
-            async with asyncio.timeout(options.connect_timeout):
-                await broker._connect()
-        except (TimeoutError, NatsError, OSError) as error:
-            reason = broker._last_error or repr(error)
-            await broker.close()
-            raise ConnectFailed(broker._server_list(), options.connect_timeout, reason) from error
-        except BaseException:
-            await broker.close()
-            raise
-        return broker
-
-    async def _connect(self) -> None:
-        options = self._options
-        await self._client.connect(
-            servers=list(self._server_list()),
-            name=options.name,
-            error_cb=self._on_error,
-            disconnected_cb=self._on_disconnect,
-            reconnected_cb=self._on_reconnect,
-            closed_cb=self._on_closed,
-            connect_timeout=options.connect_timeout,  # type: ignore[arg-type]  # int there, passed to wait_for
-            reconnect_time_wait=options.reconnect_wait,  # type: ignore[arg-type]  # int there, passed to sleep
-            ping_interval=options.ping_interval,  # type: ignore[arg-type]  # int there, passed to sleep
-            max_reconnect_attempts=-1,
-            pending_size=0,
-            flusher_queue_size=1024,
-            inbox_prefix=options.inbox_prefix,
-            user=options.user,
-            password=options.password,
-            token=options.token,
-            user_credentials=options.credentials,
-            nkeys_seed=options.nkeys_seed,
-            tls=options.tls,
-            skip_subject_validation=True,  # subjects are built from checked types only
-        )
-        await self._requests.start()
-
-    def _server_list(self) -> tuple[str, ...]:
-        servers = self._options.servers
-        return (servers,) if isinstance(servers, str) else servers
+        return cls(await NatsConnection.open(options))
 
     # connection
     @property
     def connected(self) -> bool:
         """Whether the connection is up at this moment."""
-        return self._client.is_connected
+        return self._connection.connected
 
     @property
     def requests_sent(self) -> int:
         """Round trips begun in the life of this connection."""
         return self._requests.sent
 
+    @property
+    def failed_attempts(self) -> int:
+        """Errors of the connection since it was last up."""
+        return self._connection.failed_attempts
+
     def on_connection(self, listener: Callable[[bool], None]) -> None:
         """Call `listener(True)` after each reconnect, `listener(False)` at each disconnect, on the loop."""
-        self._listeners.append(listener)
+        self._connection.on_connection(listener)
 
     async def close(self) -> None:
         """Flush what is buffered and close. Closing twice is fine."""
-        if self._closed:
-            return
-        self._closed = True
-        if self._revival is not None:
-            self._revival.cancel()
         for pull in list(self._pulls):
             await pull.stop()
-        self._requests.close()
-        await self._client.close()
+        await self._connection.close()
 
-    async def _on_error(self, error: Exception) -> None:
-        text = str(error) or repr(error)
-        self.failed_attempts += 1
-        if "permissions violation" in text and self._requests.deny(text):
-            return
-        if text != self._last_error:  # a server that is away answers the same five times a second
-            log.warning("connection to the broker: %s", text)
-        self._last_error = text
-
-    async def _on_disconnect(self) -> None:
-        # What nats-py has buffered and not sent goes out after the reconnect, long after its sender was told
-        # that the outcome is unknown. Subscriptions are replayed from a list of their own.
-        self._client._pending = []
-        self._client._pending_data_size = 0
-        self._requests.fail_all("the connection was cut")
+    def _lose_pulls(self) -> None:
         for pull in list(self._pulls):
             pull.lose("the connection was cut")
-        self._tell(False)
-
-    async def _on_reconnect(self) -> None:
-        self._last_error = ""
-        self.failed_attempts = 0
-        self._tell(True)
-
-    async def _on_closed(self) -> None:
-        """nats-py gives up for good after some errors of the server (authentication expired, too many
-        connections).
-
-        A node must come back by itself: connect anew, with the same subscriptions.
-        """
-        if self._closed or self._revival is not None:
-            return
-        log.error(
-            "the broker ended the connection: %s; connecting anew", self._last_error or "no reason given"
-        )
-        self._requests.fail_all("the broker ended the connection")
-        self._revival = asyncio.get_running_loop().create_task(self._revive())
-
-    async def _revive(self) -> None:
-        while not self._closed:
-            await asyncio.sleep(self._options.reconnect_wait)
-            self._client = Client()
-            self._requests.use(self._client)
-            try:
-                async with asyncio.timeout(self._options.connect_timeout):
-                    await self._connect()
-                    for subscription in list(self._subscriptions):
-                        await subscription.begin(self._client)
-            except (TimeoutError, NatsError, OSError) as error:
-                self._last_error = self._last_error or repr(error)
-                await self._client.close()
-                continue
-            self._revival = None
-            await self._on_reconnect()
-            return
-
-    def _tell(self, up: bool) -> None:
-        if not self._closed:
-            for listener in self._listeners:
-                listener(up)
 
     # writes
     async def publish(self, message: Publish, *, timeout: float = 2.0) -> Ack:
@@ -276,7 +122,7 @@ class NatsBroker:
                 "Nats-Batch-Id": batch_id,
                 "Nats-Batch-Sequence": str(n),
             }
-            await self._send("publish", message.subject, message.payload, headers)
+            await self._connection.send("publish", message.subject, message.payload, headers)
         headers = {
             **(wire.publish_headers(last) or {}),
             "Nats-Batch-Id": batch_id,
@@ -453,8 +299,9 @@ class NatsBroker:
         Raises `Refused` for no such consumer.
         """
         answer = await self._stream_api("pull", f"CONSUMER.INFO.{stream}.{consumer}", None, stream)
+        options = self._connection.options
         pull = NatsPull(
-            self._client,
+            self._connection.client,
             stream,
             consumer,
             on_message,
@@ -463,10 +310,10 @@ class NatsBroker:
             last_seq=answer["delivered"]["consumer_seq"],
             on_over=self._pulls.discard,
             api_prefix=self._api_prefix,
-            heartbeat=self._options.heartbeat,
+            heartbeat=options.heartbeat,
         )
         self._pulls.add(pull)
-        await pull.begin(f"{self._options.inbox_prefix}.{secrets.token_hex(8)}")
+        await pull.begin(f"{options.inbox_prefix}.{secrets.token_hex(8)}")
         return pull
 
     async def ack(self, delivery: Delivery, *, timeout: float = 2.0) -> bool:
@@ -480,7 +327,7 @@ class NatsBroker:
     # plain messages
     async def send(self, subject: str, payload: bytes = b"", headers: Headers | None = None) -> None:
         """Publish without storing. Lost without a word when nobody listens. Raises `OutcomeUnknown`."""
-        await self._send("send", subject, payload, wire.encode_headers(headers or {}))
+        await self._connection.send("send", subject, payload, wire.encode_headers(headers or {}))
 
     async def request(
         self, subject: str, payload: bytes = b"", headers: Headers | None = None, *, timeout: float = 2.0
@@ -497,35 +344,18 @@ class NatsBroker:
         self, subject: str, on_message: Callable[[Received], Awaitable[None]]
     ) -> Subscription:
         """Receive plain messages on a subject (wildcards allowed)."""
-        self._check_open("subscribe")
 
-        subscription = _NatsSubscription(subject, on_message, self._subscriptions)
-        try:
-            await subscription.begin(self._client)
-        except NatsError as error:
-            raise OutcomeUnknown("subscribe", subject, repr(error)) from error
-        return subscription
+        async def deliver(message: Msg) -> None:
+            await on_message(_received(message))
+
+        return await self._connection.subscribe(subject, deliver)
 
     async def reply(self, message: Received, payload: bytes = b"", headers: Headers | None = None) -> None:
         """Answer a request; a message that asked for no reply gets none."""
         if message.reply:
-            await self._send("reply", message.reply, payload, wire.encode_headers(headers or {}))
+            await self._connection.send("reply", message.reply, payload, wire.encode_headers(headers or {}))
 
     # inside
-    def _check_open(self, operation: str) -> None:
-        if self._closed:
-            raise BrokerClosed(operation)
-
-    async def _send(
-        self, operation: str, subject: str, payload: bytes, headers: dict[str, str] | None
-    ) -> None:
-        self._check_open(operation)
-        check_size(self._client, subject, payload, headers)
-        try:
-            await self._client.publish(subject, payload, headers=headers)
-        except (NatsError, OSError) as error:
-            raise OutcomeUnknown(operation, subject, f"not sent: {error!r}") from error
-
     async def _api(
         self, operation: str, subject: str, request: dict[str, Any] | None, timeout: float = 2.0
     ) -> wire.Json:
@@ -549,38 +379,6 @@ class NatsBroker:
         if error is not None:
             raise wire.api_error(error, operation, subject, stream)
         return answer
-
-
-class _NatsSubscription:
-    """A plain subscription, begun again on a new connection."""
-
-    def __init__(
-        self,
-        subject: str,
-        on_message: Callable[[Received], Awaitable[None]],
-        register: set[_NatsSubscription],
-    ) -> None:
-        self._subject = subject
-        self._on_message = on_message
-        self._register = register
-        self._inner: NatsSubscription | None = None
-
-    async def begin(self, client: Client) -> None:
-        self._inner = await client.subscribe(
-            self._subject, cb=self._deliver, pending_msgs_limit=SUBSCRIPTION_PENDING
-        )
-        self._register.add(self)
-
-    async def stop(self) -> None:
-        """Unsubscribe. Stopping twice is fine."""
-        self._register.discard(self)
-        inner, self._inner = self._inner, None
-        if inner is not None:
-            with suppress(NatsError):  # the connection is going down: so is the subscription
-                await inner.unsubscribe()
-
-    async def _deliver(self, message: Msg) -> None:
-        await self._on_message(_received(message))
 
 
 def _received(message: Msg) -> Received:

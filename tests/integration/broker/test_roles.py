@@ -209,7 +209,7 @@ async def test_an_outsiders_reply_address_makes_the_server_do_nothing(
     names = [stream.name for stream in TOPOLOGY.streams() if stream.name != SUBJECTS.mail_stream]
     before = [(await admin.stream_info(name)).last_seq for name in names]
 
-    await outsider._client.publish(SUBJECTS.mail(VICTIM, CHANNEL), b"x", reply=reply)
+    await outsider._connection.client.publish(SUBJECTS.mail(VICTIM, CHANNEL), b"x", reply=reply)
     await outsider.publish(Publish(SUBJECTS.mail(VICTIM, CHANNEL), b"behind it"))
 
     await admin.stream_info(SUBJECTS.mail_stream)
