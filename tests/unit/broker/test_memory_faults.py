@@ -117,7 +117,7 @@ async def test_a_cut_while_an_answer_is_under_way_loses_the_answer(
     server: MemoryServer, broker: Broker
 ) -> None:
     attempt = asyncio.create_task(broker.publish(Publish("S.a", expect_last=0)))
-    while not server._streams["S"].messages:  # noqa: ASYNC110  # step by step until it is stored
+    while not server.streams["S"].messages:  # noqa: ASYNC110  # step by step until it is stored
         await asyncio.sleep(0)
     broker.cut()  # type: ignore[attr-defined]  # the twin's
 
