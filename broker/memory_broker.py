@@ -49,7 +49,6 @@ class MemoryBroker:
         self._listeners: list[Callable[[bool], None]] = []
         self._pulls: set[MemoryPull] = set()
         self._subscriptions: set[MemorySubscription] = set()
-        self._cut: asyncio.Future[None] | None = None
         self.requests_sent = 0
         """Round trips begun in the life of this connection."""
 

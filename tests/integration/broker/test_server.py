@@ -108,9 +108,13 @@ asyncio.run(main())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the parent's death signal is Linux's")
-async def test_a_killed_parent_takes_its_server_with_it() -> None:
+async def test_a_killed_parent_takes_its_server_with_it(tmp_path: Path) -> None:
     parent = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PARENT, stdout=asyncio.subprocess.PIPE
+        sys.executable,
+        "-c",
+        PARENT,
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},  # nobody is left to remove its folder
     )
     assert parent.stdout is not None
     async with asyncio.timeout(20):
