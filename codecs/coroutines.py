@@ -1,16 +1,18 @@
 """Coroutines, generators, async generators and the small awaitables of the interpreter, as values that can be pickled.
 
-Theory. Each is reduced in two phases, so that a cycle through the object itself ends at the memo: *make* calls the function
-found for its code (fresh, arguments None), *fill* writes where the captured one stood. What a coroutine awaits lies on top of
-its value stack and is pickled as part of it, so the chain of awaits needs no code of its own.
+Theory. Each is reduced in two phases, so that a cycle through the object itself ends at the memo: *make*
+calls the function found for its code (fresh, arguments None), *fill* writes where the captured one stood.
+What a coroutine awaits lies on top of its value stack and is pickled as part of it, so the chain of awaits
+needs no code of its own.
 
-The stored state is `(offset * 4 + kind, mask, handled exception, values)` and, only when it differs from what a fresh one
-has, a dictionary of extras. Kinds are those of `layout`.
+The stored state is `(offset * 4 + kind, mask, handled exception, values)` and, only when it differs from what
+a fresh one has, a dictionary of extras. Kinds are those of `layout`.
 """
 
 from __future__ import annotations
 
 import builtins
+import contextlib
 import ctypes
 import gc
 import sys
@@ -35,10 +37,12 @@ async def _nothing_generated() -> Any:
 
 
 def _awaitable_types() -> tuple[type, type, type, type]:
-    """The types of `co.__await__()`, `agen.asend()`, `agen.athrow()` and `anext(agen, default)`, which have no names."""
+    """The types of `co.__await__()`, `agen.asend()`, `agen.athrow()` and `anext(agen, default)`, which have
+    no names.
+    """
     coroutine, generator = _nothing(), _nothing_generated()
     wrapper, send, throw = coroutine.__await__(), generator.asend(None), generator.aclose()
-    following = anext(generator, None)  # type: ignore[arg-type]  # an async generator is what it takes
+    following = anext(generator, None)
     kinds = type(wrapper), type(send), type(throw), type(following)
     coroutine.close()
     for each in (following, send, throw):
@@ -75,20 +79,19 @@ def found_code(target: Any) -> Code:
 
 
 def _globals_of(target: Any) -> dict[str, Any] | None:
-    """The module namespace that a suspended frame runs in: the one module dictionary that its head points to."""
+    """The module namespace that a suspended frame runs in: its head points to one module dictionary."""
     if known_code(code_object(target)):
         return None
-    namespaces = {
-        id(vars(module)): module
-        for module in list(sys.modules.values())
-        if isinstance(module, types.ModuleType)
-    }
+    namespaces: dict[int, types.ModuleType] = {}
+    for module in list(sys.modules.values()):
+        if isinstance(module, types.ModuleType):  # anything can be put there
+            namespaces[id(vars(module))] = module
     namespaces.pop(id(vars(builtins)), None)
     head = ctypes.string_at(id(target) + 16, type(target).__basicsize__ - 16)
     for at in range(0, len(head), 8):
-        module = namespaces.get(int.from_bytes(head[at : at + 8], "little"))
-        if module is not None:
-            return vars(module)
+        found = namespaces.get(int.from_bytes(head[at : at + 8], "little"))
+        if found is not None:
+            return vars(found)
     return None
 
 
@@ -104,7 +107,7 @@ def capture(target: Any, code: Code) -> tuple[Any, ...]:
         if mask != at.mask:
             mask |= _finalised(target, at, at.mask & ~mask)
     contents = slots.values(target, at, mask) if mask else []
-    state = (at.lasti * 4 | kind, mask | 1 << at.count, slots.handled(target), contents)
+    state = (at.lasti * 4 | kind, mask | 1 << at.size, slots.handled(target), contents)
     extras = _extras(target, code.code)
     return (*state, extras) if extras else state
 
@@ -119,9 +122,12 @@ def _wanted(code: Code, lasti: int, mask: int) -> int:
 
 
 def _finalised(target: Any, at: slots.Standing, dead: int) -> int:
-    """Which of the slots that nobody will read hold what does something when it is dropped: that must happen where it would."""
+    """Which of the slots that nobody will read hold what does something when it is dropped:
+
+    that must happen where it would.
+    """
     keep = 0
-    indexes = (index for index in range(at.count) if dead >> index & 1)
+    indexes = (index for index in range(at.size) if dead >> index & 1)
     for index, value in zip(indexes, slots.values(target, at, dead), strict=True):
         if type(value) in KINDS or hasattr(type(value), "__del__"):
             keep |= 1 << index
@@ -142,7 +148,10 @@ def _extras(target: Any, code: types.CodeType) -> dict[str, Any]:
 
 
 def fill(target: Any, state: tuple[Any, ...]) -> None:
-    """Make a fresh coroutine stand where the captured one stood. Raises ValueError when the state does not fit its code."""
+    """Make a fresh coroutine stand where the captured one stood.
+
+    Raises ValueError when the state does not fit its code.
+    """
     position, mask, handled, contents, *more = state
     kind, lasti = position & 3, position >> 2
     if kind == FINISHED:
@@ -161,13 +170,11 @@ def _finish(target: Any) -> None:
     if type(target) is not types.AsyncGeneratorType:
         target.close()
         return
-    try:
+    with contextlib.suppress(StopIteration):
         target.aclose().send(None)
-    except StopIteration:
-        pass
 
 
-# -- the interpreter's own awaitables -----------------------------------------------------------------------------------
+# -- the interpreter's own awaitables ----------------------------------------------------------------------
 
 _ITERATING, _CLOSED = 1, 2
 _GENERATOR, _ARGUMENT, _STATE = 16, 24, 32
@@ -212,7 +219,10 @@ def throw_parts(target: Any) -> tuple[Any, ...]:
 
 
 def throw_of(generator: Any, has_arguments: bool, state: int) -> Any:
-    """Restores an `agen.athrow(...)` or `agen.aclose()` that is under way: what was thrown has been delivered already."""
+    """Restores an `agen.athrow(...)` or `agen.aclose()` that is under way:
+
+    what was thrown has been delivered already.
+    """
     _verify_awaitables()
     target = generator.athrow(GeneratorExit()) if has_arguments else generator.aclose()
     ctypes.c_int.from_address(id(target) + _throw_state).value = state
@@ -260,7 +270,7 @@ def _verify_awaitables() -> None:
     marker = object()
     generator = _nothing_generated()
     send, throw, close = generator.asend(marker), generator.athrow(KeyError(1)), generator.aclose()
-    following = anext(generator, marker)  # type: ignore[call-overload]  # an async generator is what it takes
+    following = anext(generator, marker)
     size = {kind: kind.__basicsize__ for kind in (ASEND, ATHROW)}
 
     def words(target: Any, count: int) -> list[int]:
@@ -288,14 +298,15 @@ def _int_at(target: Any, at: int) -> int:
     return ctypes.c_int.from_address(id(target) + at).value
 
 
-# -- discard ------------------------------------------------------------------------------------------------------------
+# -- discard -----------------------------------------------------------------------------------------------
 
 
 def discard(*coroutines: Any) -> None:
     """Drop suspended coroutines, with everything they await and every generator they hold, in silence.
 
-    No `finally`, `except` or `__aexit__` runs and nothing warns (PROTOCOL I10: cleanup runs when an actor ends, never because
-    memory was reclaimed). Afterwards they are finished. A coroutine that is running now raises ValueError.
+    No `finally`, `except` or `__aexit__` runs and nothing warns (PROTOCOL I10: cleanup runs when an actor
+    ends, never because memory was reclaimed). Afterwards they are finished. A coroutine that is running now
+    raises ValueError.
     """
     current()
     found = list(held_by(coroutines))
@@ -322,14 +333,15 @@ def _never_awaited(pending: Any) -> None:
 
 
 def _close_silently(target: Any) -> None:
-    """End a disarmed async generator: only the frame's own release is wanted, none of the protocol around it."""
+    """End a disarmed async generator:
+
+    only the frame's own release is wanted, none of the protocol around it.
+    """
     if slots.kind_of(target) == CREATED:
         return
     slots.set_async_flags(target, closed=False, running=False)
-    try:
+    with contextlib.suppress(StopIteration, StopAsyncIteration, GeneratorExit):
         target.aclose().send(None)
-    except (StopIteration, StopAsyncIteration, GeneratorExit):
-        pass
 
 
 _OPAQUE = (type, types.ModuleType, types.CodeType, types.FrameType, str, bytes, int, float)

@@ -1,7 +1,7 @@
 """Why a graph cannot be stored: function, line, variable and the path inside it. Runs only after a capture has failed.
 
-The capture itself stays fast and says only that something failed. Here each variable of each suspended function is tried
-alone, then its parts, until the innermost value that fails is found.
+The capture itself stays fast and says only that something failed. Here each variable of each suspended
+function is tried alone, then its parts, until the innermost value that fails is found.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import io
 import types
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from . import coroutines, slots
 from .coroutines import CannotCapture, code_object
 from .errors import CannotSuspend
-from .layout import CREATED, FINISHED
+from .layout import CREATED, FINISHED, RUNNING
 from .liveness import live_mask
 from .pickler import FramePickler, type_name
 
@@ -45,27 +46,38 @@ _OPEN_LATER = "open it inside a step or after the await"
 def explain(root: object, visited: list[Any], error: Exception) -> CannotSuspend:
     """The error for a failed capture of `root`: the suspended functions `visited` are searched, the last first."""
     for target in reversed(visited):
-        try:
-            coroutines.found_code(target)
-        except CannotCapture as problem:
-            line, file = _place(target)
-            return CannotSuspend(
-                code_object(target).co_qualname, line, "", "", type_name(type(target)), str(problem), file
-            )
-        for variable, value in _variables(target):
-            problem = _problem(value)
-            if problem is not None:
-                return _located(target, variable, value, problem)
-    path, culprit, problem = _innermost(root, error)
-    return CannotSuspend("", 0, "", path, type_name(type(culprit)), _remedy(culprit, problem))
+        found = _in_frame(target)
+        if found is not None:
+            return found
+    path, culprit, innermost = _innermost(root, error)
+    return CannotSuspend("", 0, "", path, _named(culprit, innermost), _remedy(culprit, innermost))
 
 
-def _located(target: Any, variable: str, value: Any, problem: Exception) -> CannotSuspend:
-    path, culprit, problem = _innermost(value, problem)
-    line, file = _place(target)
-    named = problem.type_name if isinstance(problem, CannotCapture) else type_name(type(culprit))
+def _in_frame(target: Any) -> CannotSuspend | None:
+    """What keeps one suspended function from being stored: its own code, or a variable of it."""
     function = code_object(target).co_qualname
-    return CannotSuspend(function, line, variable, path, named, _remedy(culprit, problem), file)
+    try:
+        if slots.kind_of(target) == RUNNING:
+            return CannotSuspend(function, 0, "", "", type_name(type(target)), _RUNNING)
+        coroutines.found_code(target)
+    except CannotCapture as unnamed:
+        line, file = _place(target)
+        return CannotSuspend(function, line, "", "", type_name(type(target)), str(unnamed), file)
+    for variable, value in _variables(target):
+        outer = _problem(value)
+        if outer is not None:
+            path, culprit, inner = _innermost(value, outer)
+            line, file = _place(target)
+            remedy = _remedy(culprit, inner)
+            return CannotSuspend(function, line, variable, path, _named(culprit, inner), remedy, file)
+    return None
+
+
+def _named(culprit: Any, problem: Exception) -> str:
+    return problem.type_name if isinstance(problem, CannotCapture) else type_name(type(culprit))
+
+
+_RUNNING = "it is running now; capture it when it is suspended"
 
 
 def _place(target: Any) -> tuple[int, str]:
@@ -78,7 +90,10 @@ def _place(target: Any) -> tuple[int, str]:
 
 
 def variables_of(root: object) -> Iterator[tuple[str, str, Any]]:
-    """(function, variable, value) of everything stored for the suspended functions that `root` holds; "" for temporaries."""
+    """(function, variable, value) of everything stored for the suspended functions that `root` holds;
+
+    "" for temporaries.
+    """
     for target in coroutines.held_by((root,)):
         if type(target) not in coroutines.KINDS:
             continue
@@ -87,14 +102,16 @@ def variables_of(root: object) -> Iterator[tuple[str, str, Any]]:
 
 
 def _variables(target: Any) -> Iterator[tuple[str, Any]]:
-    """What a capture of `target` would store, but for the suspended things in it, which are looked at on their own."""
+    """What a capture of `target` would store, but for the suspended things in it, which are looked at on
+    their own.
+    """
     code = code_object(target)
     at = slots.standing(target, code)
     if at.kind >= FINISHED:
         return
     names = slots.slot_names(code)
     mask = at.mask if at.kind == CREATED else at.mask & (live_mask(code, at.lasti) | -1 << len(names))
-    indexes = [index for index in range(at.count) if mask >> index & 1]
+    indexes = [index for index in range(at.size) if mask >> index & 1]
     for index, value in zip(indexes, slots.values(target, at, mask), strict=True):
         name = names[index] if index < len(names) else ""
         if type(value) is types.CellType:
@@ -145,12 +162,7 @@ def _innermost(value: Any, problem: Exception) -> tuple[str, Any, Exception]:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    count = 0
-    for step, part in _all_parts(value):
-        count += 1
-        if count > _MAX_PARTS:
-            return
-        yield step, part
+    return islice(_all_parts(value), _MAX_PARTS)
 
 
 def _all_parts(value: Any) -> Iterator[tuple[str, Any]]:

@@ -1,12 +1,12 @@
 """Exceptions as a frame stores them: everything a handler can see, and the traceback as readable text.
 
-An exception is made without calling its `__init__`, then given its arguments, attributes, context, cause, notes and
-traceback: so cycles are fine, and classes whose `__init__` takes other arguments than they pass on come back all the same.
-A class with a `__reduce__` of its own is made by that.
+An exception is made without calling its `__init__`, then given its arguments, attributes, context, cause,
+notes and traceback: so cycles are fine, and classes whose `__init__` takes other arguments than they pass on
+come back all the same. A class with a `__reduce__` of its own is made by that.
 
-A traceback holds frames, which cannot move. What is kept of each is file, function name and line; a restore builds real
-traceback objects over empty frames of those names, so `traceback.format_exception` prints the same lines in the same order,
-and what is raised further adds to them.
+A traceback holds frames, which cannot move. What is kept of each is file, function name and line; a restore
+builds real traceback objects over empty frames of those names, so `traceback.format_exception` prints the
+same lines in the same order, and what is raised further adds to them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MAX_ENTRIES = 64  # the first and last 32 of a longer traceback
 
 def reduce_exception(exception: BaseException) -> tuple[Any, ...]:
     """Reduce an exception in two phases: make, then fill."""
-    kind = type(exception)
+    kind: type = type(exception)
     extras = _extras(exception)
     if _has_own_reduce(kind):
         made = exception.__reduce_ex__(5)
@@ -38,14 +38,13 @@ def reduce_exception(exception: BaseException) -> tuple[Any, ...]:
     fields = {name: value for name in _fields(kind) if (value := getattr(exception, name, None)) is not None}
     if fields:
         extras["fields"] = fields
-    inner = exception.exceptions if isinstance(exception, BaseExceptionGroup) else None
-    if inner is not None:
-        extras["group"] = (exception.message, inner)  # type: ignore[attr-defined]  # an exception group has one
+    if isinstance(exception, BaseExceptionGroup):
+        extras["group"] = (exception.message, exception.exceptions)
     return make_exception, (kind,), (exception.args, _state(exception), extras), None, None, fill_exception
 
 
 def _state(exception: BaseException) -> Any:
-    state = object.__getstate__(exception)  # type: ignore[attr-defined]  # from 3.11
+    state = object.__getstate__(exception)
     return state or None
 
 
@@ -63,7 +62,7 @@ def _extras(exception: BaseException) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=512)
-def _has_own_reduce(kind: type[BaseException]) -> bool:
+def _has_own_reduce(kind: type) -> bool:
     for base in kind.__mro__:
         if "__reduce__" in vars(base) or "__reduce_ex__" in vars(base):
             return base.__module__ != "builtins"
@@ -71,7 +70,7 @@ def _has_own_reduce(kind: type[BaseException]) -> bool:
 
 
 @lru_cache(maxsize=512)
-def _fields(kind: type[BaseException]) -> tuple[str, ...]:
+def _fields(kind: type) -> tuple[str, ...]:
     """The data that builtin exception classes keep outside of `args` and `__dict__`."""
     names = (
         name
@@ -85,10 +84,15 @@ def _fields(kind: type[BaseException]) -> tuple[str, ...]:
 
 def make_exception(kind: type[BaseException]) -> BaseException:
     """An empty exception of that class."""
-    base = next(each for each in kind.__mro__ if each.__module__ == "builtins")
+    base: Any = next(each for each in kind.__mro__ if each.__module__ == "builtins")
     if issubclass(base, BaseExceptionGroup):
-        return base.__new__(kind, "", [Exception()] if issubclass(kind, Exception) else [BaseException()])
-    made: BaseException = base.__new__(kind)
+        inner = Exception() if issubclass(kind, Exception) else BaseException()
+        return _made_by(base, kind, "", [inner])
+    return _made_by(base, kind)
+
+
+def _made_by(base: Any, kind: type[BaseException], *arguments: Any) -> BaseException:
+    made: BaseException = base.__new__(kind, *arguments)
     return made
 
 
@@ -121,7 +125,8 @@ def _set_state(exception: BaseException, state: Any) -> None:
 def _fill_group(group: BaseException, message: str, inner: tuple[BaseException, ...]) -> None:
     """Replace message and members of an exception group, which Python sets only when it is made.
 
-    They are the two pointers after the fields of `BaseException`; checked against what was put there before anything is written.
+    They are the two pointers after the fields of `BaseException`; checked against what was put there before
+    anything is written.
     """
     at = id(group) + BaseException.__basicsize__
     fields = [ctypes.c_ssize_t.from_address(at + offset).value for offset in (0, 8)]

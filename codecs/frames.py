@@ -1,8 +1,9 @@
 """Frames: the suspended coroutines of one actor as bytes, and back.
 
-A frame is `magic, format version, Python minor, length of the table, table, pickle`. The table lists the references of all
-code in the frame (`identity`), one a line; it is read, and the code found, before anything is unpickled. A frame of another
-format or Python is refused, never misread. Frames are read only after their record's seal holds (`record`).
+A frame is `magic, format version, Python minor, length of the table, table, pickle`. The table lists the
+references of all code in the frame (`identity`), one a line; it is read, and the code found, before anything
+is unpickled. A frame of another format or Python is refused, never misread. Frames are read only after their
+record's seal holds (`record`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 from . import coroutines, slots
 from .coroutines import CannotCapture, code_object, discard
-from .errors import FrameTooLarge, PinNotSatisfied
+from .errors import CannotSuspend, FrameTooLarge, PinNotSatisfied, UnsupportedInterpreter
 from .identity import (
     CodeNotFound,
     Missing,
@@ -35,8 +36,9 @@ from .record import SourceLine
 from .shapes import check_shape
 
 __all__ = [
-    "Frame", "Missing", "SourceLine", "discard", "dump", "fingerprint_of", "identity", "load", "register_moved", "satisfied",
-    "source_lines", "variable_sizes", "where",
+    "CannotSuspend", "Frame", "FrameTooLarge", "Missing", "PinNotSatisfied", "SourceLine", "UnsupportedInterpreter",
+    "discard", "dump", "fingerprint_of", "identity", "load", "register_moved", "satisfied", "source_lines",
+    "variable_sizes", "where",
 ]  # fmt: skip
 
 SIZE_LIMIT = 512 * 1024
@@ -48,7 +50,9 @@ _MINOR = sys.version_info.minor
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A captured graph: its bytes, and the pin a process must satisfy to resume it (sorted identities and shapes)."""
+    """A captured graph: its bytes, and the pin a process must satisfy to resume it (sorted identities and
+    shapes).
+    """
 
     data: bytes
     pin: tuple[str, ...]
@@ -57,8 +61,8 @@ class Frame:
 def dump(root: object, *, size_limit: int = SIZE_LIMIT) -> Frame:
     """Capture everything suspended that `root` holds; what is read goes on as before, undisturbed.
 
-    Raises CannotSuspend when a value alive across an await cannot be stored, FrameTooLarge over `size_limit` bytes,
-    UnsupportedInterpreter on a Python whose frames are not known.
+    Raises CannotSuspend when a value alive across an await cannot be stored, FrameTooLarge over `size_limit`
+    bytes, UnsupportedInterpreter on a Python whose frames are not known.
     """
     current()
     file = io.BytesIO()
@@ -82,7 +86,10 @@ def dump(root: object, *, size_limit: int = SIZE_LIMIT) -> Frame:
 
 
 def references_of(data: bytes) -> list[str]:
-    """The references of all code in a frame, without unpickling. Raises PinNotSatisfied for another format or Python."""
+    """The references of all code in a frame, without unpickling.
+
+    Raises PinNotSatisfied for another format or Python.
+    """
     if len(data) < _HEAD or data[:2] != _MAGIC or data[2] != _FORMAT:
         raise PinNotSatisfied([], ["the frame has a format that this version of Sojourn does not read"])
     if data[3] != _MINOR:
@@ -108,8 +115,8 @@ def _table(table: bytes) -> list[str]:
 def load(data: bytes, pin: Sequence[str] = ()) -> object:
     """Restore what `dump` captured: fresh coroutines that stand where the captured ones stood.
 
-    Raises PinNotSatisfied, before anything is restored, when this process lacks code or shapes that the frame needs; any other
-    error of unpickling is raised as PinNotSatisfied too, since it means the same here.
+    Raises PinNotSatisfied, before anything is restored, when this process lacks code or shapes that the frame
+    needs; any other error of unpickling is raised as PinNotSatisfied too, since it means the same here.
     """
     current()
     references = references_of(data)
@@ -126,7 +133,10 @@ def load(data: bytes, pin: Sequence[str] = ()) -> object:
 
 
 def satisfied(pin: Iterable[str]) -> list[Missing]:
-    """What of `pin` this process lacks; empty when it can resume such a frame. Imports modules when needed; cached."""
+    """What of `pin` this process lacks;
+
+    empty when it can resume such a frame. Imports modules when needed; cached.
+    """
     return [missing for part in pin if (missing := _missing(part)) is not None]
 
 
@@ -142,12 +152,18 @@ def _missing(part: str) -> Missing | None:
 
 
 def fingerprint_of(function: Any) -> list[str]:
-    """The references of a function's code and of all code nested in it, as they would stand in a pin; sorted."""
+    """The references of a function's code and of all code nested in it, as they would stand in a pin;
+
+    sorted.
+    """
     return sorted(source_lines(function))
 
 
 def source_lines(function: Any) -> dict[str, SourceLine]:
-    """By reference, where each code object of a function starts in its source: for `stack` without the code alive."""
+    """By reference, where each code object of a function starts in its source:
+
+    for `stack` without the code alive.
+    """
     plain = plain_function(function)
     found = {}
     for code in nested_code(plain.__code__):
@@ -158,7 +174,10 @@ def source_lines(function: Any) -> dict[str, SourceLine]:
 
 
 def where(coroutine: Any) -> tuple[SourceLine, ...]:
-    """The lines at which a suspended coroutine and what it awaits stand, outermost first. Disturbs nothing."""
+    """The lines at which a suspended coroutine and what it awaits stand, outermost first.
+
+    Disturbs nothing.
+    """
     lines = []
     seen: set[int] = set()
     current_one = coroutine
@@ -208,7 +227,10 @@ def _line(code: types.CodeType, lasti: int) -> int:
 
 
 def variable_sizes(root: object) -> dict[str, int]:
-    """Bytes by `function.variable`, each pickled alone, so shared values count for each; about right, for people."""
+    """Bytes by `function.variable`, each pickled alone, so shared values count for each;
+
+    about right, for people.
+    """
     from .diagnosis import variables_of
 
     sizes: dict[str, int] = {}

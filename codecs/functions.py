@@ -1,9 +1,10 @@
 """Functions, methods, cells, classes and modules in a frame: by reference, never by value.
 
-A function that is found under its own name goes by that name. A nested function, a lambda or a function behind a decorator
-goes by the reference of its code (`identity`) with what is its own: cells, defaults, attributes. So no module dictionary and no
-code object ever gets into a frame. A class defined in a function is made anew by cloudpickle's skeleton, its methods going the
-same way as every function; within one process it comes back as the same class.
+A function that is found under its own name goes by that name. A nested function, a lambda or a function
+behind a decorator goes by the reference of its code (`identity`) with what is its own: cells, defaults,
+attributes. So no module dictionary and no code object ever gets into a frame. A class defined in a function
+is made anew by cloudpickle's skeleton, its methods going the same way as every function; within one process
+it comes back as the same class.
 """
 
 from __future__ import annotations
@@ -104,9 +105,11 @@ def reduce_class(_: FramePickler, kind: type) -> Any:
     """By name; a class defined in a function by its parts."""
     if "<locals>" not in kind.__qualname__:
         return NotImplemented
-    from cloudpickle import cloudpickle
+    from cloudpickle import cloudpickle  # type: ignore[import-untyped]  # it has no stubs
 
-    return cloudpickle._dynamic_class_reduce(kind)
+    reduced = cloudpickle._dynamic_class_reduce(kind)
+    reduced[2][0]["__qualname__"] = kind.__qualname__  # which cloudpickle forgets
+    return reduced
 
 
 def reduce_property(_: FramePickler, value: property) -> Any:
@@ -121,4 +124,5 @@ def reduce_wrapped(_: FramePickler, value: staticmethod[..., Any] | classmethod[
 
 def reduce_super(_: FramePickler, value: super) -> Any:
     """`super()` kept in a variable."""
-    return super, (value.__thisclass__, value.__self__)
+    parts: Any = value  # typeshed leaves these attributes out
+    return super, (parts.__thisclass__, parts.__self__)

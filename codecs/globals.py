@@ -1,6 +1,7 @@
 """Values that a module holds and that are known by their identity: sentinels such as `MISSING = object()`, context variables.
 
-They go by module and name. Only values without state of their own are treated so: what has state is data, and is stored.
+They go by module and name. Only values without state of their own are treated so: what has state is data, and
+is stored.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ def reduce_sentinel(pickler: FramePickler, value: Any) -> Any:
 
 
 def reduce_stateless(pickler: FramePickler, value: Any) -> Any:
-    """An instance that holds nothing: by name when the module of its class, or of the code in the frame, holds it."""
+    """An instance that holds nothing:
+
+    by name when the module of its class, or of the code in the frame, holds it.
+    """
     if value.__dict__:
         return NotImplemented
     own = sys.modules.get(type(value).__module__)
@@ -57,9 +61,10 @@ def global_value(module: str, name: str) -> Any:
 def is_plain(kind: type) -> bool:
     """Whether instances of `kind` keep their state in `__dict__` only, and are pickled by Python's default."""
     return (
-        kind.__reduce_ex__ is object.__reduce_ex__
-        and kind.__reduce__ is object.__reduce__
-        and getattr(kind, "__getstate__", None) is getattr(object, "__getstate__", None)
+        all(
+            getattr(kind, name) is getattr(object, name)
+            for name in ("__reduce_ex__", "__reduce__", "__getstate__")
+        )
         and bool(kind.__dictoffset__)
         and not any(base.__dict__.get("__slots__") for base in kind.__mro__)
         and all(base is object or base.__flags__ & _HEAP for base in kind.__mro__)

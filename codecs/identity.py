@@ -1,21 +1,25 @@
 """Code identity: what must be equal for a stored frame to go on, and how code is found again by name.
 
-Theory. Code is never stored. A frame holds for each of its code objects a reference that is also its identity:
+Theory. Code is never stored. A frame holds for each of its code objects a reference that is also its
+identity:
 
     module:qualified.name#0123456789abcdef
 
-The hash covers what decides how a suspended frame goes on: the Python minor version, every instruction with its offset, the
-*values* of its constants (typed: `1`, `1.0` and `True` differ), names, variable names, argument counts, flags, the exception
-table, and all of that for nested code. It leaves out file, lines, docstrings and the function's own name, so comments,
-reformatting and a declared rename change nothing. A default of a nested function is a constant of the code around it; the
-defaults of the function itself have been applied already and lie in the frame.
+The hash covers what decides how a suspended frame goes on: the Python minor version, every instruction with
+its offset, the *values* of its constants (typed: `1`, `1.0` and `True` differ), names, variable names,
+argument counts, flags, the exception table, and all of that for nested code. It leaves out file, lines,
+docstrings and the function's own name, so comments, reformatting and a declared rename change nothing. A
+default of a nested function is a constant of the code around it; the defaults of the function itself have
+been applied already and lie in the frame.
 
-Code is found by module and qualified name, then confirmed by its hash, never by hash alone. The first part of the qualified
-name, up to `<locals>`, is looked up in the module and unwrapped (`__wrapped__`, `partial`, `staticmethod`, `property`, ...);
-nested code is found in the constants of that function by its qualified name. Where an object is bound to another name
-than its own (`handler = lambda: ...`), the reference says so: `module:handler=<lambda>#...`.
+Code is found by module and qualified name, then confirmed by its hash, never by hash alone. The first part of
+the qualified name, up to `<locals>`, is looked up in the module and unwrapped (`__wrapped__`, `partial`,
+`staticmethod`, `property`, ...); nested code is found in the constants of that function by its qualified
+name. Where an object is bound to another name than its own (`handler = lambda: ...`), the reference says so:
+`module:handler=<lambda>#...`.
 
-`register_moved` declares renames: `{"old.module:old_name": "new.module:new_name", "old.module": "new.module"}`.
+`register_moved` declares renames: `{"old.module:old_name": "new.module:new_name", "old.module":
+"new.module"}`.
 """
 
 from __future__ import annotations
@@ -44,7 +48,10 @@ _moved: dict[str, str] = {}
 
 
 def identity(code: types.CodeType) -> str:
-    """The identity hash of a code object: 16 hexadecimal digits, the same across patch releases of a Python minor. Cached."""
+    """The identity hash of a code object:
+
+    16 hexadecimal digits, the same across patch releases of a Python minor. Cached.
+    """
     known = _identities.get(id(code))
     if known is not None and known[0] is code:
         return known[1]
@@ -84,7 +91,9 @@ _DOC_FLAG = 0x4000000  # CO_HAS_DOCSTRING, from 3.13
 
 
 def _is_documentation(code: types.CodeType, raw: bytes, at: int) -> bool:
-    """Whether the constant loaded at `at` is stored as the docstring, first line or attribute list of a class body."""
+    """Whether the constant loaded at `at` is stored as the docstring, first line or attribute list of a class
+    body.
+    """
     return (
         raw[at] == _LOAD_CONST
         and at + 3 < len(raw)
@@ -241,14 +250,20 @@ def _find_reference(code: types.CodeType, module_name: Any, module_globals: dict
 
 
 def _ordinal(code: types.CodeType, function: types.FunctionType) -> str:
-    """`|n` for the n-th of several nested code objects that are equal but for their lines (two `[await f(x) for x in y]`)."""
+    """`|n` for the n-th of several nested code objects that are equal but for their lines (two `[await f(x)
+    for x in y]`).
+    """
     equal = _equal_code(function, code.co_qualname, identity(code))
     index = next((at for at, each in enumerate(equal) if each is code), 0)
     return f"|{index}" if index else ""
 
 
 def _equal_code(function: types.FunctionType, where: str, wanted: str) -> list[types.CodeType]:
-    return [each for each in nested_code(function.__code__) if each.co_qualname == where and identity(each) == wanted]
+    return [
+        each
+        for each in nested_code(function.__code__)
+        if each.co_qualname == where and identity(each) == wanted
+    ]
 
 
 def _bindings(
@@ -342,7 +357,8 @@ def _unwrapped(found: Any) -> Iterator[types.FunctionType]:
 
 
 _WRAPPERS = (
-    types.FunctionType, types.MethodType, staticmethod, classmethod, property, functools.partial, functools.partialmethod
+    types.FunctionType, types.MethodType, staticmethod, classmethod, property, functools.partial,
+    functools.partialmethod
 )  # fmt: skip
 
 
@@ -361,7 +377,10 @@ def _quiet_attribute(owner: Any, name: str) -> Any:
 
 
 def plain_function(found: Any) -> types.FunctionType:
-    """The innermost plain function that `found` (a workflow, a step, a partial, a method) wraps. TypeError when there is none."""
+    """The innermost plain function that `found` (a workflow, a step, a partial, a method) wraps.
+
+    TypeError when there is none.
+    """
     functions = list(_unwrapped(found))
     if not functions:
         raise TypeError(f"expected a function, got {type(found).__qualname__}")
@@ -461,7 +480,8 @@ _NOTHING = _Nothing()
 def _maker(code: types.CodeType, function: types.FunctionType) -> Callable[[], Any]:
     """A function that returns a fresh coroutine of `code`, its arguments filled with None."""
     cells = tuple(types.CellType() for _ in code.co_freevars)
-    # From 3.15 a generator expression asks its argument for an iterator before it is suspended for the first time.
+    # From 3.15 a generator expression asks its argument for an iterator before it is suspended for the first
+    # time.
     positional = tuple(_NOTHING if name == ".0" else None for name in code.co_varnames[: code.co_argcount])
     make = types.FunctionType(code, function.__globals__, code.co_name, positional, cells)
     make.__qualname__ = code.co_qualname

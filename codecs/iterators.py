@@ -24,7 +24,10 @@ _WAY_OF = {type(way(_EMPTY)): index for index, way in enumerate(_DICT_WAYS)}
 
 
 def reduce_dict_iterator(_: FramePickler, iterator: Any) -> Any:
-    """By its dictionary and how far it is: so it still sees the dictionary, and still notices that it has changed."""
+    """By its dictionary and how far it is:
+
+    so it still sees the dictionary, and still notices that it has changed.
+    """
     way = _WAY_OF[type(iterator)]
     held = [each for each in gc.get_referents(iterator) if isinstance(each, dict)]
     if not held:

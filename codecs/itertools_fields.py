@@ -1,16 +1,17 @@
 """Iterators of `itertools`, field by field.
 
-Python deprecated their pickling in 3.12 and removed it in 3.14, so they are read and written here. Each type is described by
-one letter for each word after the object head:
+Python deprecated their pickling in 3.12 and removed it in 3.14, so they are read and written here. Each type
+is described by one letter for each word after the object head:
 
     o  an object, or null        i  a number                   g  who the current group is (borrowed)
     w  a number of half a word   a  a C array of numbers       r  a result that is only reused: not stored
     t  a tuple with nulls in it  v  as many objects as were    .  internal state: not ours
                                     read, nulls after them
 
-Nothing is believed: before the first use of a type its description is compared with a sample. It must be as long as the type
-and the objects read must be those that the garbage collector sees. A type that differs cannot be stored, and says so.
-A fresh iterator, over nothing, is made first and filled afterwards, so cycles end at the memo.
+Nothing is believed: before the first use of a type its description is compared with a sample. It must be as
+long as the type and the objects read must be those that the garbage collector sees. A type that differs
+cannot be stored, and says so. A fresh iterator, over nothing, is made first and filled afterwards, so cycles
+end at the memo.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .coroutines import CannotCapture
-from .slots import clear, put
+from .slots import clear, object_at, put
 
 if TYPE_CHECKING:
     from .pickler import FramePickler
@@ -33,6 +34,9 @@ _TEE_LINKS = 57
 _Tee: type = type(itertools.tee(())[0])
 _TeeData: type = itertools._tee_dataobject  # type: ignore[attr-defined]  # private, the only way to name the type
 _Grouper: type = itertools._grouper  # type: ignore[attr-defined]  # private, the only way to name the type
+
+
+_LISTS: list[Any] = [[1], [2]]
 
 
 class _Kind(NamedTuple):
@@ -70,13 +74,13 @@ def _of_pool(words: list[Any]) -> tuple[int, int]:
 _KINDS: dict[type, _Kind] = {
     itertools.accumulate: _Kind(
         "accumulate", ("oooo", "oooo."), lambda: itertools.accumulate(()),
-        lambda: _started(itertools.accumulate([[1], [2]], _pair)),
+        lambda: _started(itertools.accumulate(_LISTS, _pair)),
     ),
     itertools.chain: _Kind("chain", ("oo",), itertools.chain, lambda: _started(itertools.chain([1, 2], [3]))),
-    itertools.compress: _Kind("compress", ("oo",), lambda: itertools.compress((), ()), lambda: itertools.compress([1], [2])),
-    itertools.count: _Kind("count", ("ioo",), itertools.count, lambda: itertools.count(0.25, 0.5)),
-    itertools.cycle: _Kind("cycle", ("ooiw", "ooi"), lambda: itertools.cycle(()), lambda: _started(itertools.cycle([1, 2]))),
-    itertools.dropwhile: _Kind(
+    itertools.compress: _Kind("compress", ("oo",), lambda: itertools.compress((), ()), lambda:
+    itertools.compress([1], [2])), itertools.count: _Kind("count", ("ioo",), itertools.count, lambda:
+    itertools.count(0.25, 0.5)), itertools.cycle: _Kind("cycle", ("ooiw", "ooi"), lambda: itertools.cycle(()),
+    lambda: _started(itertools.cycle([1, 2]))), itertools.dropwhile: _Kind(
         "dropwhile", ("oow",), lambda: itertools.dropwhile(_true, ()), lambda: itertools.dropwhile(_true, [1])
     ),
     itertools.takewhile: _Kind(
@@ -86,13 +90,14 @@ _KINDS: dict[type, _Kind] = {
         "filterfalse", ("oo",), lambda: itertools.filterfalse(_true, ()), lambda: itertools.filterfalse(_true, [1])
     ),
     itertools.groupby: _Kind(
-        "groupby", ("ooooog", "ooooog."), lambda: itertools.groupby(()), lambda: _started(itertools.groupby([[1], [2]], len))
+        "groupby", ("ooooog", "ooooog."), lambda: itertools.groupby(()), lambda: _started(itertools.groupby(_LISTS, len))
     ),
     _Grouper: _Kind("grouper", ("oo",), _a_group, _a_group),
-    itertools.islice: _Kind("islice", ("oiiii",), lambda: itertools.islice((), 1), lambda: itertools.islice([1, 2], 1, 2)),
-    itertools.pairwise: _Kind("pairwise", ("oo", "oor"), lambda: itertools.pairwise(()), lambda: itertools.pairwise([1, 2])),
-    itertools.repeat: _Kind("repeat", ("oi",), lambda: itertools.repeat(0), lambda: itertools.repeat([], 3)),
-    itertools.starmap: _Kind("starmap", ("oo",), lambda: itertools.starmap(_true, ()), lambda: itertools.starmap(_true, [1])),
+    itertools.islice: _Kind("islice", ("oiiii",), lambda: itertools.islice((), 1), lambda:
+    itertools.islice([1, 2], 1, 2)), itertools.pairwise: _Kind("pairwise", ("oo", "oor"), lambda:
+    itertools.pairwise(()), lambda: itertools.pairwise([1, 2])), itertools.repeat: _Kind("repeat", ("oi",),
+    lambda: itertools.repeat(0), lambda: itertools.repeat([], 3)), itertools.starmap: _Kind("starmap",
+    ("oo",), lambda: itertools.starmap(_true, ()), lambda: itertools.starmap(_true, [1])),
     itertools.zip_longest: _Kind(
         "zip_longest", ("iitro",), lambda size: itertools.zip_longest(*([()] * size)),
         lambda: itertools.zip_longest([1], [2], fillvalue=[]), lambda words: (words[0],),
@@ -118,10 +123,9 @@ _KINDS: dict[type, _Kind] = {
         "tee_data", ("owo" + "v" * _TEE_LINKS,), lambda: _TeeData((), [], None), lambda: _TeeData(iter([[1]]), [[2], [3]], None)
     ),
 }  # fmt: skip
-if hasattr(itertools, "batched"):
-    _KINDS[itertools.batched] = _Kind(
-        "batched", ("oi", "oiw"), lambda: itertools.batched((), 1), lambda: itertools.batched([1, 2], 2)
-    )
+_batched: Any = getattr(itertools, "batched", None)  # from 3.12
+if _batched is not None:
+    _KINDS[_batched] = _Kind("batched", ("oi", "oiw"), lambda: _batched((), 1), lambda: _batched([1, 2], 2))
 TYPES = tuple(_KINDS)
 _NAMED = {kind.name: kind for kind in _KINDS.values()}
 _verified: dict[str, str] = {}
@@ -203,7 +207,10 @@ _TUPLE_ITEMS = tuple.__basicsize__
 
 
 def _with_nulls(address: int) -> list[Any]:
-    """The items of a tuple, each in a tuple of its own, and an empty one for null: an exhausted iterator is dropped from it."""
+    """The items of a tuple, each in a tuple of its own, and an empty one for null:
+
+    an exhausted iterator is dropped from it.
+    """
     count = ctypes.c_ssize_t.from_address(address + 16).value
     places = range(address + _TUPLE_ITEMS, address + _TUPLE_ITEMS + count * _WORD, _WORD)
     return [
@@ -222,8 +229,11 @@ def _fill_tuple(address: int, items: list[Any]) -> None:
 
 
 def _length(iterator: Any, words: str, at: int) -> int:
-    """How long the array at word `at` is: the whole pool for the first of two, else what is chosen at a time."""
-    pool = ctypes.py_object.from_address(id(iterator) + _HEAD).value
+    """How long the array at word `at` is:
+
+    the whole pool for the first of two, else what is chosen at a time.
+    """
+    pool = object_at(id(iterator) + _HEAD)
     if words == "oaow" or (words.count("a") == 2 and at == 1):
         return len(pool)
     return _word(iterator, len(words) - 2)
@@ -270,4 +280,6 @@ def _write_array(iterator: Any, words: str, at: int, value: tuple[int, ...]) -> 
     length = len(value)
     if not address:
         raise ValueError("an iterator of itertools has no room for what it held")
-    (ctypes.c_ssize_t * length).from_address(address)[:] = value
+    room = (ctypes.c_ssize_t * length).from_address(address)
+    for index, number in enumerate(value):
+        room[index] = number

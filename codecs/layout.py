@@ -1,21 +1,25 @@
 """Where CPython keeps a suspended coroutine: the offsets, for each minor version, and the proof that they hold here.
 
-Theory. A coroutine, generator or async generator object of CPython 3.11 to 3.15 ends in its interpreter frame:
+Theory. A coroutine, generator or async generator object of CPython 3.11 to 3.15 ends in its interpreter
+frame:
 
-    object head | code? | weakrefs | name | qualname | handled exception | previous | origin | flags.. state | frame head | slots
+    object head | code? | weakrefs | name | qualname | handled exception | previous | origin | flags.. state |
+    frame head | slots
 
-`type(co).__basicsize__` is the offset of the first slot. Slots are the locals (arguments first), cells, free variables, and
-then the value stack. What precedes the first slot says how many slots are live and where the code stands:
+`type(co).__basicsize__` is the offset of the first slot. Slots are the locals (arguments first), cells, free
+variables, and then the value stack. What precedes the first slot says how many slots are live and where the
+code stands:
 
     3.11 to 3.13   base-16: instruction pointer      base-8: int, number of live slots
     3.14, 3.15     base-24: instruction pointer      base-16: stack pointer
 
-The instruction pointer equals `id(code) + type(code).__basicsize__ + f_lasti`. From 3.14 slots are tagged references: 1 is
-null, the low bit means "not counted" (immortal or borrowed), and in 3.15 low bits 11 mean a tagged integer.
+The instruction pointer equals `id(code) + type(code).__basicsize__ + f_lasti`. From 3.14 slots are tagged
+references: 1 is null, the low bit means "not counted" (immortal or borrowed), and in 3.15 low bits 11 mean a
+tagged integer.
 
-All this is private to CPython. So nothing is believed: `current()` reads coroutines it knows, compares every fact with what
-the language itself says, and refuses with one sentence when one differs. It runs at the first capture, never at import, so
-that a client that only signals works on any Python.
+All this is private to CPython. So nothing is believed: `current()` reads coroutines it knows, compares every
+fact with what the language itself says, and refuses with one sentence when one differs. It runs at the first
+capture, never at import, so that a client that only signals works on any Python.
 """
 
 from __future__ import annotations
@@ -38,7 +42,10 @@ CREATED, SUSPENDED, DELEGATING, FINISHED, RUNNING = 0, 1, 2, 3, 4
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Facts about one CPython minor version; offsets are bytes from the start of the object unless said otherwise."""
+    """Facts about one CPython minor version;
+
+    offsets are bytes from the start of the object unless said otherwise.
+    """
 
     minor: int
     exception: int  # the exception being handled inside the coroutine, or null
@@ -128,7 +135,7 @@ def _word(address: int) -> int:
 def _verify(layout: Layout) -> None:
     name = f"cpython 3.{layout.minor}"
     marker = object()
-    outer = _known_outer(marker, marker)
+    outer: Any = _known_outer(marker, marker)
 
     def must(fact: bool, what: str) -> None:
         if not fact:
@@ -185,7 +192,10 @@ def _verify(layout: Layout) -> None:
 
 
 def _verify_list() -> None:
-    """Slots are handed over by emptying a list without releasing its items: its size and its items must be where we write."""
+    """Slots are handed over by emptying a list without releasing its items:
+
+    its size and its items must be where we write.
+    """
     one, two = object(), object()
     pair = [one, two]
     items = _word(id(pair) + 24)

@@ -1,7 +1,8 @@
 """Which variables of a suspended function can still be read: the others are not stored.
 
-Theory. Liveness is the textbook backward analysis over the bytecode: a variable is live at an instruction when some path from
-there reads it before writing it. The one danger is to drop a value that is read after all, so every doubt keeps it:
+Theory. Liveness is the textbook backward analysis over the bytecode: a variable is live at an instruction
+when some path from there reads it before writing it. The one danger is to drop a value that is read after
+all, so every doubt keeps it:
 
 - the edges are all that can be taken: fall through, jump, and from each instruction to the handler that covers it;
 - anything that touches a variable and is not plainly a write is a read. Deleting is a read (an unbound variable raises);
@@ -10,13 +11,15 @@ there reads it before writing it. The one danger is to drop a value that is read
   keeps all of them;
 - an opcode that names a variable and is not known here reads it.
 
-The value stack is always stored whole: what lies there is going to be used. Results are cached per code object.
+The value stack is always stored whole: what lies there is going to be used. Results are cached per code
+object.
 """
 
 from __future__ import annotations
 
 import dis
 import types
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -33,7 +36,8 @@ _PAIRS = {
     "STORE_FAST_STORE_FAST": (True, True),
 }
 _ENDS = frozenset(
-    ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT",
+    ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD",
+    "JUMP_BACKWARD_NO_INTERRUPT",
      "INTERPRETER_EXIT")
 )  # fmt: skip
 _CELLS = frozenset(dis.hasfree)
@@ -55,7 +59,10 @@ _CACHE_LIMIT = 20_000
 
 
 def live_mask(code: types.CodeType, offset: int) -> int:
-    """Bits of the variable slots of `code` that can be read after the instruction at `offset`; -1 (all) when that is unknown."""
+    """Bits of the variable slots of `code` that can be read after the instruction at `offset`;
+
+    -1 (all) when that is unknown.
+    """
     known = _CACHE.get(id(code))
     if known is None or known[0] is not code:
         if len(_CACHE) >= _CACHE_LIMIT:
@@ -84,7 +91,7 @@ def _analyse(code: types.CodeType) -> dict[int, int] | None:
             if not each.ends and index + 1 < len(instructions):
                 out |= before[index + 1]
             if each.jump >= 0:
-                out |= before[where[each.jump]]
+                out |= before[where[each.jump]] if each.jump in where else -1
             covered = handlers[index]
             thrown = before[covered] if covered >= 0 else 0
             # An instruction may raise before it writes, so what its handler reads is live before it too.
@@ -126,15 +133,19 @@ def _pair(halves: list[tuple[int, bool]]) -> tuple[int, int]:
 def _handlers(code: types.CodeType, instructions: list[_Instruction], where: dict[int, int]) -> list[int]:
     """For each instruction the index of the handler that catches what it raises, or -1."""
     covered = [-1] * len(instructions)
+    offsets = [each.offset for each in instructions]
     for start, end, target in exception_ranges(code):
-        for index, each in enumerate(instructions):
-            if start <= each.offset < end:
-                covered[index] = where[target]
+        handler = where[target]
+        for index in range(bisect_left(offsets, start), bisect_left(offsets, end)):
+            covered[index] = handler
     return covered
 
 
 def exception_ranges(code: types.CodeType) -> Iterator[tuple[int, int, int]]:
-    """(start, end, target) in byte offsets, from the exception table of `code` (its format: CPython's exception_handling_notes)."""
+    """(start, end, target) in byte offsets, from the exception table of `code` (its format:
+
+    CPython's exception_handling_notes).
+    """
     table = iter(code.co_exceptiontable)
 
     def number() -> int | None:

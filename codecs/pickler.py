@@ -1,13 +1,13 @@
 """The pickler of frames: one object graph, aliasing kept, code by reference.
 
-Theory. `FramePickler` is the C pickler (protocol 5) with `reducer_override`, which C asks for every object that is not of a
-basic type. What it decides for a type is remembered in a table. Objects that every frame needs (the functions that rebuild
-coroutines, cells, exceptions) are in the pickler's memo before it starts, so each costs two bytes instead of a name; the
-unpickler's memo is filled in the same order. `_KNOWN` is therefore part of the format: append only, and a change of its order is a
-new format version.
+Theory. `FramePickler` is the C pickler (protocol 5) with `reducer_override`, which C asks for every object
+that is not of a basic type. What it decides for a type is remembered in a table. Objects that every frame
+needs (the functions that rebuild coroutines, cells, exceptions) are in the pickler's memo before it starts,
+so each costs two bytes instead of a name; the unpickler's memo is filled in the same order. `_KNOWN` is
+therefore part of the format: append only, and a change of its order is a new format version.
 
-References to code are collected in a table beside the pickle, so a reader can tell what a frame needs, and at which code it
-stands, without unpickling.
+References to code are collected in a table beside the pickle, so a reader can tell what a frame needs, and at
+which code it stands, without unpickling.
 """
 
 from __future__ import annotations
@@ -61,7 +61,10 @@ Reducer = Callable[["FramePickler", Any], Any]
 
 
 class FramePickler(pickle.Pickler):
-    """Pickles one graph. `codes` are the code objects met, in order; `shapes` those of the data classes met."""
+    """Pickles one graph. `codes` are the code objects met, in order;
+
+    `shapes` those of the data classes met.
+    """
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, 5)
@@ -96,8 +99,8 @@ def _seed() -> Any:
 _MEMO = _seed()
 
 
-# Loading this first leaves `_KNOWN` in the unpickler's memo, in the same places. (Its `memo` cannot be assigned: CPython's setter
-# takes the values but forgets how many there are.)
+# Loading this first leaves `_KNOWN` in the unpickler's memo, in the same places. (Its `memo` cannot be
+# assigned: CPython's setter takes the values but forgets how many there are.)
 _PREFIX = (
     b"\x80\x05"
     + b"".join(
@@ -110,7 +113,10 @@ _PREFIX = (
 
 
 class _Table:
-    """The code of one frame by number. Apart from the unpickler, whose memo holds its methods: else that were a cycle."""
+    """The code of one frame by number.
+
+    Apart from the unpickler, whose memo holds its methods: else that were a cycle.
+    """
 
     def __init__(self, references: Sequence[str]) -> None:
         self.codes = [resolve(reference) for reference in references]
@@ -143,7 +149,7 @@ class FrameUnpickler(pickle.Unpickler):
         return super().find_class(*present_name(module, name))
 
 
-# -- how each type is stored ----------------------------------------------------------------------------------------------
+# -- how each type is stored -------------------------------------------------------------------------------
 
 
 def _reduce_suspended(pickler: FramePickler, target: Any) -> Any:

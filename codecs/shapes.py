@@ -1,8 +1,8 @@
 """Shapes of data classes: what must be equal for a stored instance to mean the same here.
 
-The shape of a class is its fields, in order, with their annotations as text: of a dataclass, a msgspec `Struct`, an attrs or
-pydantic class, a `NamedTuple`, or a plain class with `__slots__`. Methods, defaults and docstrings are no part of it. Classes
-without declared fields have no shape and are not pinned.
+The shape of a class is its fields, in order, with their annotations as text: of a dataclass, a msgspec
+`Struct`, an attrs or pydantic class, a `NamedTuple`, or a plain class with `__slots__`. Methods, defaults and
+docstrings are no part of it. Classes without declared fields have no shape and are not pinned.
 
     module:Qualified.Name~0123456789abcdef
 """
@@ -19,7 +19,9 @@ from .identity import CodeNotFound, _attribute, _import, present_name
 
 
 def shape_of(kind: type) -> str | None:
-    """The shape of a class as a part of a pin, or None when it declares no fields or has no name to be found by."""
+    """The shape of a class as a part of a pin, or None when it declares no fields or has no name to be found
+    by.
+    """
     if kind.__module__ == "builtins" or "<locals>" in kind.__qualname__:
         return None
     fields = _fields(kind)
@@ -55,7 +57,7 @@ def _slots(kind: type) -> list[tuple[str, str]] | None:
 
 def _annotation(kind: type, name: str) -> str:
     for base in kind.__mro__:
-        annotations = base.__dict__.get("__annotations__") or _lazy_annotations(base)
+        annotations = vars(base).get("__annotations__") or _lazy_annotations(base)
         if name in annotations:
             return _text(annotations[name])
     return ""

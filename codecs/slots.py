@@ -1,13 +1,14 @@
 """Reading and writing the slots of a suspended coroutine, generator or async generator.
 
-Theory of ownership. A slot owns one reference to its object. Reading takes new references. Writing hands references over in
-bulk instead of counting one by one: the values come in a list, which owns them; the list's size is set to 0 (it now owns
-nothing, and its items are owned by nobody), the pointers are copied into the slots (which now own them), and what stood in
-the slots before is put back into the list, which releases it when it dies. Between these steps every object has at least the
-references it needs, so a garbage collection at any moment sees objects that are held from outside, never too few references.
+Theory of ownership. A slot owns one reference to its object. Reading takes new references. Writing hands
+references over in bulk instead of counting one by one: the values come in a list, which owns them; the list's
+size is set to 0 (it now owns nothing, and its items are owned by nobody), the pointers are copied into the
+slots (which now own them), and what stood in the slots before is put back into the list, which releases it
+when it dies. Between these steps every object has at least the references it needs, so a garbage collection
+at any moment sees objects that are held from outside, never too few references.
 
-A slot may be null, which is not `None`: an unbound local, or a marker of a call under construction. `mask` has a bit for
-each slot that is stored; the others are null after a restore.
+A slot may be null, which is not `None`: an unbound local, or a marker of a call under construction. `mask`
+has a bit for each slot that is stored; the others are null after a restore.
 """
 
 from __future__ import annotations
@@ -36,18 +37,24 @@ _incref.restype = None
 
 
 class TaggedInt(NamedTuple):
-    """A tagged integer of CPython 3.15 that stands in a slot where an object could: the index of a loop over a list."""
+    """A tagged integer of CPython 3.15 that stands in a slot where an object could:
+
+    the index of a loop over a list.
+    """
 
     word: int
 
 
 class Standing(NamedTuple):
-    """Where a suspended object stands: what it is doing, the offset of its last instruction, the slots that are not null."""
+    """Where a suspended object stands:
+
+    what it is doing, the offset of its last instruction, the slots that are not null.
+    """
 
     kind: int
     lasti: int
     mask: int
-    count: int
+    size: int  # number of slots, those of the value stack included
     words: tuple[int, ...]
 
 
@@ -79,6 +86,11 @@ def _mask(present: tuple[bool, ...]) -> int:
     return sum(1 << index for index, there in enumerate(present) if there)
 
 
+def object_at(address: int) -> Any:
+    """A new reference to the object whose pointer is stored at `address`, which must not be null."""
+    return ctypes.py_object.from_address(address).value
+
+
 def put(address: int, value: Any) -> None:
     """Store a counted reference to `value` at `address`, and release the one that was there, if any."""
     old = ctypes.c_ssize_t.from_address(address).value
@@ -97,7 +109,10 @@ def clear(address: int) -> None:
 
 
 def kind_of(target: Any) -> int:
-    """What a coroutine, generator or async generator is doing now: CREATED, SUSPENDED, DELEGATING, FINISHED or RUNNING."""
+    """What a coroutine, generator or async generator is doing now:
+
+    CREATED, SUSPENDED, DELEGATING, FINISHED or RUNNING.
+    """
     layout = current()
     return layout.states.get(ctypes.c_int8.from_address(id(target) + layout.state).value, RUNNING)
 
@@ -131,7 +146,7 @@ def values(target: Any, at: Standing, mask: int) -> list[Any]:
     """New references to the objects in the slots of `mask`, which must be a part of `at.mask`."""
     if current().tagged:
         return _tagged_values(at.words, mask)
-    slots = _objects(at.count).from_address(id(target) + _BASE)
+    slots = _objects(at.size).from_address(id(target) + _BASE)
     found: list[Any] = []
     for first, last in _runs(mask):
         found += slots[first:last]
@@ -154,7 +169,7 @@ def handled(target: Any) -> BaseException | None:
     address = id(target) + current().exception
     if not ctypes.c_ssize_t.from_address(address).value:
         return None
-    exception: BaseException | None = ctypes.py_object.from_address(address).value
+    exception: BaseException | None = object_at(address)
     return exception
 
 
@@ -163,7 +178,8 @@ def write(
 ) -> None:
     """Make `target`, fresh from calling its function, stand where another stood. Takes what is in `contents` over.
 
-    The highest bit of `mask` stands past the last slot, and so says how many there are: the top of the stack may be null.
+    The highest bit of `mask` stands past the last slot, and so says how many there are: the top of the stack
+    may be null.
 
     Raises ValueError when the slots do not fit the code: nothing is written then.
     """
@@ -241,14 +257,20 @@ def _tag(value: Any) -> int:
 
 
 def _take_tagged(contents: list[Any]) -> None:
-    """The slots own counted objects only: tagged integers stay owned by nobody but their list, so let go of them here."""
+    """The slots own counted objects only:
+
+    tagged integers stay owned by nobody but their list, so let go of them here.
+    """
     for index, value in enumerate(contents):
         if type(value) is TaggedInt:
             contents[index] = None
 
 
 def disarm(target: Any, code: types.CodeType) -> None:
-    """Make a suspended object run nothing when it is closed or dropped: it then unwinds from a place outside every handler."""
+    """Make a suspended object run nothing when it is closed or dropped:
+
+    it then unwinds from a place outside every handler.
+    """
     layout = current()
     address = id(target)
     if type(target) is types.AsyncGeneratorType:

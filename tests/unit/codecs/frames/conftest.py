@@ -1,4 +1,7 @@
-"""Frames find their code by module name: these programs must be importable by theirs, here and in a fresh process."""
+"""Frames find their code by module name:
+
+these programs must be importable by theirs, here and in a fresh process.
+"""
 
 from __future__ import annotations
 

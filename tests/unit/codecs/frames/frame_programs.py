@@ -243,7 +243,7 @@ async def unbound(log: Log) -> Any:
     del dropped
     await tick("deleted")
     try:
-        log.append(dropped)
+        log.append(dropped)  # noqa: F821  # that is the point
     except UnboundLocalError as error:
         log.append(error.name)
     none = None
@@ -259,7 +259,7 @@ async def arguments(log: Log) -> Any:
     def echo(*args: Any, **kwargs: Any) -> Any:
         return args, kwargs
 
-    one = echo(1, await tick("a"), *[2, await tick("b")], k=await tick("c"), **{"z": await tick("d")})
+    one = echo(1, await tick("a"), *[2, await tick("b")], k=await tick("c"), z=await tick("d"))
     two = echo(log.append, max(await tick("e"), 3), "{} {}".format(await tick("f"), 1))[0][1:]
     return one, two, print.__name__
 
@@ -276,14 +276,14 @@ async def operators(log: Log) -> Any:
     unary = -(await tick(14) ** 2)
     first, *others = [await tick(15), *[await tick(16)], 5]
     log.append((first, others))
-    return data, chained, logic, text, walrus, sliced, unary, (lambda d=await tick(17): d)()
+    return data, chained, logic, text, walrus, sliced, unary, (lambda d=await tick(17): d)()  # noqa: B008  # a default that suspends
 
 
 @program
 async def displays(log: Log) -> Any:
     made_list = [1, await tick(1), 2, *(3, await tick(2))]
     made_set = {await tick(3), 4, await tick(4)}
-    made_dict = {"a": await tick(5), await tick(6): "b", **{"c": await tick(7)}}
+    made_dict = {"a": await tick(5), await tick(6): "b", "c": await tick(7)}
     made_tuple = (await tick(8), [await tick(9), {await tick(10): (await tick(11),)}])
     return made_list, sorted(made_set), made_dict, made_tuple
 
@@ -378,7 +378,7 @@ class Derived(Base):
     async def method(self, value: int) -> Any:
         before = await tick("before super")
         result = await super().method(value)
-        self.log.append((__class__.__name__, before))  # type: ignore[name-defined]  # noqa: F821
+        self.log.append((__class__.__name__, before))  # type: ignore[name-defined]
         return result, await super().method(value + 1)
 
 
@@ -456,7 +456,7 @@ partly = functools.partial(decorated_two, "partial")
 
 @program
 async def decorations(log: Log) -> Any:
-    kept = [
+    kept: list[Any] = [
         decorated_one,
         decorated_two,
         partly,
@@ -466,8 +466,9 @@ async def decorations(log: Log) -> Any:
         str.upper,
         "x".join,
     ]
-    results = [await kept[0](1), await kept[1](2), await kept[2](), await kept[3](4)]  # type: ignore[operator]
-    return results, kept[4]([1, 2]), kept[5]("abc"), kept[6]("a"), kept[7]("ab"), kept[1] is decorated_two  # type: ignore[operator]
+    results = [await kept[0](1), await kept[1](2), await kept[2](), await kept[3](4)]
+    called = kept[4]([1, 2]), kept[5]("abc"), kept[6]("a"), kept[7]("ab")
+    return results, called, kept[1] is decorated_two
 
 
 @program
@@ -780,9 +781,10 @@ async def iterators(log: Log) -> Any:
     table = {"a": 1, "b": 2, "c": 3}
     every: list[Iterator[Any]] = [
         iter([1, 2, 3]), iter((1, 2, 3)), iter("abc"), iter(b"abc"), iter(range(3)), iter({1: 2, 3: 4, 5: 6}),
-        iter(table.values()), iter(table.items()), reversed(table), reversed(table.items()), reversed([1, 2, 3]), reversed(range(3)),
-        enumerate("abc"), zip("abc", [1, 2, 3]), zip([1, 2, 3], "abc", strict=True), map(str.upper, "abc"), filter(None, [1, 0, 2]),
-        iter(collections.deque([1, 2, 3])), iter(collections.OrderedDict(a=1, b=2)), iter(bytearray(b"ab")), iter(memory, 0),
+        iter(table.values()), iter(table.items()), reversed(table), reversed(table.items()), reversed([1, 2,
+        3]), reversed(range(3)), enumerate("abc"), zip("abc", [1, 2, 3]), zip([1, 2, 3], "abc", strict=True),  # noqa: B905  # both forms are tried
+        map(str.upper, "abc"), filter(None, [1, 0, 2]), iter(collections.deque([1, 2, 3])),
+        iter(collections.OrderedDict(a=1, b=2)), iter(bytearray(b"ab")), iter(memory, 0),
     ]  # fmt: skip
     seen: list[Any] = []
     for iterator in every:
@@ -826,7 +828,7 @@ async def itertools_iterators(log: Log) -> Any:
         await tick(name)
     for name, iterator in every.items():
         for _ in range(2):
-            seen.append((name, plainly(next(iterator, "exhausted"))))
+            seen.append((name, plainly(next(iterator, "exhausted"))))  # noqa: PERF401  # the loop is what is tried
         await tick(name)
     for name, iterator in every.items():
         seen.append((name, [plainly(value) for value in itertools.islice(iterator, 20)]))
@@ -916,3 +918,32 @@ async def awaitables_in_variables(log: Log) -> Any:
         unstarted.close()
         held[0].close()  # type: ignore[union-attr]
     return await held[1]  # type: ignore[misc]
+
+
+@program
+async def with_everything(log: Log) -> Any:
+    """Held at once: managers, generators, closures, an exception, data, iterators."""
+    point, table, count = Point(1, 2, ["t"]), {"k": [1, 2]}, 0
+    pending = numbers(3)
+    first = await anext(pending)
+    source = counting(log, 9)
+    next(source)
+
+    def bump() -> int:
+        nonlocal count
+        count += 1
+        return count
+
+    async with Managed(log, "one") as one, async_manager(log, "two") as two:
+        try:
+            raise KeyError("held", MISSING)
+        except KeyError as error:
+            for key, value in table.items():
+                async for number in pending:
+                    log.append((one, two, key, value, number, bump(), next(source), error.args[0]))
+                    await tick(number)
+    return point, first, count, MISSING is error_free(MISSING)
+
+
+def error_free(value: Any) -> Any:
+    return value

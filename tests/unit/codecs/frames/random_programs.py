@@ -1,7 +1,8 @@
 """Random async programs as source text: statements, handlers, loops, comprehensions, helpers, suspensions anywhere.
 
-What a program does is decided by a `choose(n)` that returns a number below n, so hypothesis and a plain random generator can both
-drive it. Programs always end, and what they log and return can be compared by value.
+What a program does is decided by a `choose(n)` that returns a number below n, so hypothesis and a plain
+random generator can both drive it. Programs always end, and what they log and return can be compared by
+value.
 """
 
 from __future__ import annotations
@@ -18,13 +19,20 @@ import contextlib, functools, itertools, sys
 from frame_programs import Managed, async_manager, plain_manager, tick, shown
 
 """
-_ERRORS = ("ValueError", "KeyError", "LookupError", "Exception", "ZeroDivisionError", "(TypeError, ValueError)")
+_ERRORS = (
+    "ValueError",
+    "KeyError",
+    "LookupError",
+    "Exception",
+    "ZeroDivisionError",
+    "(TypeError, ValueError)",
+)
 
 
 class Writer:
     """Writes one module. `kind` of the function under way: async, generator, or async generator."""
 
-    def __init__(self, choose: Choose, size: int = 30) -> None:
+    def __init__(self, choose: Choose, size: int = 20) -> None:
         self.choose = choose
         self.budget = size
         self.lines: list[str] = []
@@ -87,7 +95,7 @@ class _Body:
         if deep > 2 or choose(3):
             return pick("v0", "v1", "v3", str(choose(7)), "len(v2)", "v2[-1]", "a", "b", "len(log)")
         template = pick(
-            "(@ + @)", "max(@, @)", "(@ if @ else @)", f"[@, @][{choose(3)}]", "(lambda x: x + @)(@)", f"@ // {choose(3)}"
+            "(@ + @)", "max(@, @)", "(@ if @ else @)", f"[@, @][{choose(2)}]", "(lambda x: x + @)(@)", f"@ // {choose(9)}"
         )  # fmt: skip
         return _filled(template, lambda: self.value(deep + 1))
 
@@ -96,7 +104,8 @@ class _Body:
         asyncs = [name for name, kind in writer.helpers if kind == "async"]
         options = [f"await tick({self.value(2)})"] * 3
         if asyncs and deep < 2:
-            options.append(f"len(await {asyncs[writer.choose(len(asyncs))]}(log, {self.expression(deep + 1)}))")
+            helper = asyncs[writer.choose(len(asyncs))]
+            options.append(f"len(await {helper}(log, {self.expression(deep + 1)}))")
         return options[writer.choose(len(options))]
 
     def expression(self, deep: int = 0) -> str:
@@ -155,8 +164,8 @@ class _Body:
         writer = self.writer
         simple = (self.assign, self.assign, self.log, self.log, self.append, self.jump)
         compound = (
-            self.condition, self.loop, self.loop, self.attempt, self.attempt, self.attempt, self.manager, self.closure, self.match,
-            self.hold, self.attempt_groups, self.delete,
+            self.condition, self.loop, self.loop, self.attempt, self.attempt, self.attempt, self.manager,
+            self.closure, self.match, self.hold, self.attempt_groups, self.delete,
         )  # fmt: skip
         if self.budget > 0 and depth - self.base < 5 and writer.choose(2):
             compound[writer.choose(len(compound))](depth)
@@ -176,19 +185,24 @@ class _Body:
 
     def delete(self, depth: int) -> None:
         name = self.writer.pick("v0", "v1", "v3")
-        self.writer.line(depth, f"del {name}")
+        if self.writer.choose(3) == 0:
+            self.writer.line(depth, f"del {name}")
         self.assign(depth)
 
     def jump(self, depth: int) -> None:
-        choices = [f"raise {self.writer.pick('ValueError', 'KeyError', 'ZeroDivisionError')}({self.expression()})"]
-        choices.append("sys.exc_info()[1] and log.append(shown(sys.exc_info()[1]))")
+        error = self.writer.pick("ValueError", "KeyError", "ZeroDivisionError")
+        choices = [
+            f"raise {error}({self.expression()})",
+            "sys.exc_info()[1] and log.append(shown(sys.exc_info()[1]))",
+        ]
         if self.in_loop:
             choices += ["break", "continue"]
         if self.in_handler:
-            choices += ["raise", "raise RuntimeError('from') from sys.exc_info()[1]", "raise TypeError(1) from None"]
+            choices += ["raise", "raise TypeError(1) from None"]
+            choices.append("raise RuntimeError('from') from sys.exc_info()[1]")
         if self.kind == "async":
             choices.append(f"return {self.expression()}")
-        self.writer.line(depth, f"if {self.value()} % {2 + self.writer.choose(4)} == {self.writer.choose(2)}:")
+        self.writer.line(depth, f"if {self.value()} % {2 + self.writer.choose(7)} == 1:")
         self.writer.line(depth + 1, choices[self.writer.choose(len(choices))])
 
     def condition(self, depth: int) -> None:
@@ -255,7 +269,8 @@ class _Body:
         kind, self.kind = self.kind, "async in group"
         handlers, self.in_handler = self.in_handler, 0
         writer.line(depth, "try:")
-        inner = ", ".join(f"{writer.pick('ValueError', 'KeyError', 'TypeError')}({self.value()})" for _ in range(3))
+        errors = [writer.pick("ValueError", "KeyError", "TypeError") for _ in range(3)]
+        inner = ", ".join(f"{each}({self.value()})" for each in errors)
         writer.line(depth + 1, f"raise ExceptionGroup('g', [{inner}])")
         for each in ("ValueError", "LookupError")[: 1 + writer.choose(2)]:
             error = writer.fresh("e")
@@ -270,7 +285,8 @@ class _Body:
         swallow = writer.pick("True", "False")
         name = writer.fresh("m")
         if self.kind == "generator" or self.quiet or self.kind == "async generator" or writer.choose(3) == 0:
-            made = writer.pick(f"Managed(log, '{name}', {swallow})", "plain_manager(log)", f"contextlib.suppress({_ERRORS[0]})")
+            managed = f"Managed(log, '{name}', {swallow})"
+            made = writer.pick(managed, "plain_manager(log)", f"contextlib.suppress({_ERRORS[0]})")
             writer.line(depth, f"with {made} as {name}:")
         else:
             made = writer.pick(f"Managed(log, '{name}', {swallow})", f"async_manager(log, '{name}')")

@@ -5,7 +5,6 @@ from typing import Any
 import driving
 import frame_programs
 import pytest
-
 from sojourn.codecs import frames
 
 ALL = sorted(frame_programs.PROGRAMS)

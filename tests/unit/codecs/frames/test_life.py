@@ -1,0 +1,308 @@
+"""What must hold around a frame:
+
+silence, reference counts, collection, a fresh process, tools that look on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import inspect
+import os
+import subprocess
+import sys
+import textwrap
+import traceback
+import types
+import warnings
+import weakref
+from pathlib import Path
+from typing import Any
+
+import driving
+import frame_programs
+import pytest
+from frame_programs import Managed, tick
+from sojourn.codecs import frames
+
+HERE = Path(__file__).parent
+
+
+def advanced(target: Any, count: int) -> Any:
+    for number in range(count):
+        target.send(number or None)
+    return target
+
+
+async def with_cleanup(log: list[Any]) -> None:
+    generator = frame_programs.counting(log, 5)
+    next(generator)
+    with frame_programs.plain_manager(log):
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(Managed(log, "stacked"))
+            stack.callback(log.append, "called back")
+            try:
+                async for number in frame_programs.lingering(3):
+                    await tick(number)
+                    log.append(("kept", next(generator)))
+            finally:
+                log.append("finally")
+                await tick("cleaning")
+
+
+def test_a_discarded_coroutine_runs_no_cleanup_and_warns_of_nothing() -> None:
+    log: list[Any] = []
+    target = advanced(with_cleanup(log), 3)
+    before = list(log)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        frames.discard(target)
+        del target
+        gc.collect()
+    assert log == before
+
+
+def test_a_discarded_coroutine_is_finished() -> None:
+    target = advanced(frame_programs.loops([]), 2)
+    frames.discard(target)
+    assert inspect.getcoroutinestate(target) == inspect.CORO_CLOSED
+    with pytest.raises(RuntimeError, match="cannot reuse already awaited coroutine"):
+        target.send(None)
+    frames.discard(target)
+
+
+def test_a_coroutine_that_never_started_is_discarded_without_a_warning() -> None:
+    target = frame_programs.loops([])
+    frames.discard(target)
+
+
+def test_a_running_coroutine_is_not_discarded() -> None:
+    async def suicidal() -> None:
+        frames.discard(target)
+
+    target = suicidal()
+    with pytest.raises(ValueError, match="is running"):
+        target.send(None)
+
+
+def test_what_only_the_coroutine_held_is_freed_by_its_discard() -> None:
+    class Held:
+        pass
+
+    async def holding(held: Any) -> None:
+        generator = (each for each in [held])
+        next(generator)
+        await tick()
+        str(held)
+        list(generator)
+
+    held = Held()
+    alive = weakref.ref(held)
+    target = advanced(holding(held), 1)
+    del held
+    assert alive() is not None
+    frames.discard(target)
+    assert alive() is None
+
+
+ROUNDS = int(os.environ.get("SOJOURN_LEAK_ROUNDS", "1500"))
+
+
+def _counts() -> list[int]:
+    watched = (
+        frame_programs.MISSING, frame_programs.Point, frame_programs.Managed, frame_programs.managers,
+        frame_programs.with_everything, frame_programs.with_everything.__code__,
+        frame_programs.Managed.__aexit__, frame_programs.numbers.__code__,
+    )  # fmt: skip
+    return [sys.getrefcount(each) for each in watched]
+
+
+def test_many_round_trips_leak_nothing() -> None:
+    """Reference counts of everything that a frame shares with its module, and the number of live objects,
+    stay as they are.
+    """
+
+    def round_trips(count: int) -> None:
+        log: list[Any] = []
+        target = advanced(frame_programs.with_everything(log), 6)
+        for _ in range(count):
+            target, log = driving.moved(target, log)
+        frames.discard(target)
+
+    round_trips(1500)  # free lists and caches are full after these
+    gc.collect()
+    counts, objects = _counts(), len(gc.get_objects())
+    blocks = sys.getallocatedblocks()
+    round_trips(ROUNDS)
+    gc.collect()
+    assert _counts() == counts
+    assert abs(len(gc.get_objects()) - objects) < 50
+    assert abs(sys.getallocatedblocks() - blocks) < 500
+
+
+def test_counts_of_values_in_a_restored_frame_are_those_of_the_original() -> None:
+    async def holding(one: Any, two: Any) -> Any:
+        cell = one
+
+        def inner() -> Any:
+            return cell
+
+        await tick()
+        return one, two, inner
+
+    globals()["holding_by_name"] = holding
+    one, two = frame_programs.Point(1, 2), [3]
+    target = advanced(holding(one, two), 1)
+    originals = sys.getrefcount(one) - 1, sys.getrefcount(two) - 1  # less the names here
+    box = frames.load(frames.dump([target, one, two]).data)
+    assert isinstance(box, list)
+    copies = sys.getrefcount(box[1]) - 1, sys.getrefcount(box[2]) - 1  # less the places in the box
+    assert copies == originals
+    frames.discard(target, box[0])
+
+
+def test_a_cycle_through_a_restored_frame_is_collected() -> None:
+    target = advanced(frame_programs.cycle_through_itself([]), 1)
+    copy: Any = frames.load(frames.dump(target).data)
+    frames.discard(target)
+    generator = inspect.getcoroutinelocals(copy)["generator"]
+    alive = weakref.ref(generator)
+    del generator
+    frames.discard(copy)
+    del copy
+    gc.collect()
+    assert alive() is None
+
+
+def test_collection_at_any_moment_of_a_restore_is_harmless() -> None:
+    thresholds = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        start = frame_programs.PROGRAMS["closures"]
+        moved = driving.drive(start, driving.moved)
+    finally:
+        gc.set_threshold(*thresholds)
+    assert driving.normal(moved) == driving.normal(driving.drive(start, driving.straight))
+
+
+@pytest.mark.parametrize(
+    "name", ["handlers", "managers", "generated_managers", "async_generators", "local_classes", "recursion"]
+)
+def test_a_frame_resumes_in_a_fresh_process(name: str, tmp_path: Path) -> None:
+    """Each suspension of the program is restored by a new interpreter, which runs it one step and stores it
+    again.
+    """
+    start = frame_programs.PROGRAMS[name]
+    stayed = driving.normal(driving.drive(start, driving.straight))
+    log: list[Any] = []
+    target: Any = start(log)
+    first = target.send(None)
+    path = tmp_path / "frame"
+    path.write_bytes(frames.dump((target, log)).data)
+    frames.discard(target)
+    script = textwrap.dedent(
+        """
+        import sys
+        from pathlib import Path
+        import driving, frame_programs
+        from sojourn.codecs import frames
+        path, count = Path(sys.argv[1]), 1
+        target, log = frames.load(path.read_bytes())
+        steps = int(sys.argv[2])
+        labels = eval(sys.argv[3])
+        def between(target, log):
+            frame = frames.dump((target, log))
+            frames.discard(target)
+            return frames.load(frame.data)
+        value = len(labels)
+        try:
+            while True:
+                labels.append(target.send(value)); value = len(labels)
+                target, log = between(target, log)
+        except StopIteration as stop:
+            print(repr(driving.normal((labels, log, "returned", stop.value))))
+        except Exception as error:
+            print(repr(driving.normal((labels, log, "raised", driving.described(error)))))
+        """
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script, str(path), "3", repr([first])],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert eval(done.stdout) == stayed
+
+
+def test_a_restored_coroutine_takes_throw_and_close() -> None:
+    log: list[Any] = []
+    target = advanced(frame_programs.leaving_through_finally(log), 1)
+    copy: Any = frames.load(frames.dump(target).data)
+    frames.discard(target)
+    assert inspect.getcoroutinestate(copy) == inspect.CORO_SUSPENDED
+    assert type(copy.cr_await).__name__ in ("coroutine", "Tick")
+    assert copy.throw(driving.Interruption("thrown")) == "finally"
+    with pytest.raises(driving.Interruption) as caught:
+        copy.send(None)
+    names = [each.name for each in traceback.extract_tb(caught.value.__traceback__)]
+    assert "leaving_through_finally" in names
+    assert inspect.getcoroutinestate(copy) == inspect.CORO_CLOSED
+
+
+def test_closing_a_restored_coroutine_runs_its_cleanup_once() -> None:
+    log: list[Any] = []
+
+    target = advanced(frame_programs.handlers(log), 2)
+    copy, its_log = driving.moved(target, log)
+    with pytest.raises(RuntimeError, match="ignored GeneratorExit"):
+        copy.close()  # its `finally` awaits
+    frames.discard(copy)
+    assert its_log == log
+
+
+def test_a_tracing_tool_sees_the_lines_of_a_restored_coroutine() -> None:
+    target = advanced(frame_programs.loops([]), 3)
+    target, _ = driving.moved(target, [])
+    lines: list[int] = []
+
+    def trace(frame: types.FrameType, event: str, _: Any) -> Any:
+        if frame.f_code is frame_programs.loops.__code__ and event == "line":
+            lines.append(frame.f_lineno)
+        return trace
+
+    previous = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        target.send(1)
+    finally:
+        sys.settrace(previous)
+    frames.discard(target)
+    first = frame_programs.loops.__code__.co_firstlineno
+    assert lines
+    assert all(first < line < first + 25 for line in lines)
+
+
+def test_a_name_given_to_a_coroutine_survives() -> None:
+    target = advanced(frame_programs.loops([]), 1)
+    target.__qualname__, target.__name__ = "given.name", "name"
+    copy, _ = driving.moved(target, [])
+    assert (copy.__qualname__, copy.__name__) == ("given.name", "name")
+    frames.discard(copy)
+
+
+def test_a_running_coroutine_cannot_be_captured() -> None:
+    seen: list[BaseException] = []
+
+    async def selfish() -> None:
+        try:
+            frames.dump(target)
+        except frames.CannotSuspend as error:
+            seen.append(error)
+
+    target = selfish()
+    with pytest.raises(StopIteration):
+        target.send(None)
+    assert seen
