@@ -104,7 +104,7 @@ def _mail(record: Record | None, event: Event, registry: Registry, limits: Limit
     if workflow is not None and workflow.channels is not None and event.channel not in workflow.channels:
         known = ", ".join(sorted(workflow.channels)) or "none"
         return Decision(
-            Verdict.DEAD, f"no such channel `{event.channel}`: workflow {workflow.name} has {known}"
+            Verdict.DEAD, f"no such channel: `{event.channel}`; workflow {workflow.name} has {known}"
         )
     if record.envelope.hold is not None:
         return _WAIT

@@ -133,7 +133,7 @@ def mail(turn: TurnInProgress, event: Event) -> None:
         try:
             value = channel.type.decode(event.payload)
         except ValueError as wrong:
-            raise EventRefused(f"payload of channel `{event.channel}`: {wrong}") from None
+            raise EventRefused(f"payload: channel `{event.channel}`: {wrong}") from None
         if receive.message:
             value = Message(event.channel, value, event.sender.actor if event.sender else "", event.time)
         draft.settle(op)

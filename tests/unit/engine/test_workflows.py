@@ -211,7 +211,7 @@ def test_mail_for_a_channel_the_workflow_has_not_is_dead_and_names_those_it_has(
     actor = Actor(takes_two, parked=parked)
     actor.start(takes_two)
     actor.signal("aproval", {})
-    assert actor.dead == ["dead: no such channel `aproval`: workflow takes_two has approval, numbers"]
+    assert actor.dead == ["dead: no such channel: `aproval`; workflow takes_two has approval, numbers"]
     assert actor.status == "suspended"
 
 
