@@ -190,7 +190,7 @@ class Driver:
 
     def _unknown(self, branch: Branch, yielded: Any) -> UnknownIntention:
         chain = _where(branch.coroutine)
-        at = f"{chain[-1].function} line {chain[-1].line}" if chain else ""
+        at = " > ".join(f"{place.function} line {place.line}" for place in chain)
         foreign = name_of_yield(yielded)
         if foreign is not None:
             use = counterpart(foreign)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from typing import Any
 
 from sojourn import (
@@ -169,3 +170,35 @@ async def works_then_takes(seconds: float, number: int) -> list[int]:
     while len(taken) < number:
         taken.append(await go.receive())
     return taken
+
+
+@workflow
+async def awaits_asyncio() -> None:
+    await effect("before")
+    await asyncio.sleep(1)
+
+
+@workflow
+async def uses_asyncio_timeout() -> None:
+    async with asyncio.timeout(5):
+        await go.receive()
+
+
+class Foreign:
+    """Yields something that is none of our intentions."""
+
+    def __await__(self) -> Any:
+        yield "foreign"
+
+
+@workflow
+async def yields_something_else() -> None:
+    await Foreign()
+
+
+@workflow
+async def holds_a_socket() -> int:
+    connection = socket.socket()
+    answer = await go.receive()
+    connection.close()
+    return answer
