@@ -122,14 +122,11 @@ def _wanted(code: Code, lasti: int, mask: int) -> int:
 
 
 def _finalised(target: Any, at: slots.Standing, dead: int) -> int:
-    """Which of the slots that nobody will read hold what does something when it is dropped:
-
-    that must happen where it would.
-    """
+    """Which slots that nobody will read hold what has a `finally` to run: it must run where it would."""
     keep = 0
     indexes = (index for index in range(at.size) if dead >> index & 1)
     for index, value in zip(indexes, slots.values(target, at, dead), strict=True):
-        if type(value) in KINDS or hasattr(type(value), "__del__"):
+        if type(value) in KINDS:
             keep |= 1 << index
     return keep
 

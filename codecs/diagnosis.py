@@ -148,6 +148,8 @@ def _innermost(value: Any, problem: Exception) -> tuple[str, Any, Exception]:
     path = ""
     seen: set[int] = set()
     for _ in range(_MAX_DEPTH):
+        if _known_remedy(value):
+            break  # what people know it by, rather than the lock inside it
         seen.add(id(value))
         for step, part in _parts(value):
             if id(part) in seen:
@@ -239,16 +241,21 @@ def _short(key: Any) -> str:
     return repr(key)[:40] if isinstance(key, (str, int, bool, bytes)) else type(key).__name__
 
 
+def _known_remedy(value: Any) -> str:
+    for base in type(value).__mro__:
+        for module, name, remedy in _REMEDIES:
+            inside = base.__module__ == module or base.__module__.startswith(module + ".")
+            if inside and name in ("", base.__name__) and not issubclass(base, BaseException):
+                return remedy
+    return ""
+
+
 def _remedy(culprit: Any, problem: Exception) -> str:
     if isinstance(problem, CannotCapture):
         return str(problem)
-    for base in type(culprit).__mro__:
-        for module, name, remedy in _REMEDIES:
-            if (base.__module__ == module or base.__module__.startswith(module + ".")) and name in (
-                "",
-                base.__name__,
-            ):
-                return remedy
-    if isinstance(culprit, (RecursionError,)) or isinstance(problem, RecursionError):
+    known = _known_remedy(culprit)
+    if known:
+        return known
+    if isinstance(problem, RecursionError):
         return "it is nested too deep; keep it flat, or outside of the workflow"
     return f"{_OPEN_LATER} ({type(problem).__name__}: {str(problem)[:200]})"

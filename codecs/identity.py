@@ -228,7 +228,9 @@ def known_code(code: types.CodeType) -> bool:
 def _find_reference(code: types.CodeType, module_name: Any, module_globals: dict[str, Any] | None) -> Code:
     where = code.co_qualname
     if not isinstance(module_name, str):
-        raise CodeNotFound(f"`{where}` runs in a namespace that is no module")
+        raise CodeNotFound(
+            f"`{where}` runs in a namespace that is no module; define it in an importable module"
+        )
     module = sys.modules.get(module_name)
     if module is None or (module_globals is not None and vars(module) is not module_globals):
         raise CodeNotFound(

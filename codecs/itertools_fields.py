@@ -73,56 +73,91 @@ def _of_pool(words: list[Any]) -> tuple[int, int]:
 
 _KINDS: dict[type, _Kind] = {
     itertools.accumulate: _Kind(
-        "accumulate", ("oooo", "oooo."), lambda: itertools.accumulate(()),
+        "accumulate",
+        ("oooo", "oooo."),
+        lambda: itertools.accumulate(()),
         lambda: _started(itertools.accumulate(_LISTS, _pair)),
     ),
     itertools.chain: _Kind("chain", ("oo",), itertools.chain, lambda: _started(itertools.chain([1, 2], [3]))),
-    itertools.compress: _Kind("compress", ("oo",), lambda: itertools.compress((), ()), lambda:
-    itertools.compress([1], [2])), itertools.count: _Kind("count", ("ioo",), itertools.count, lambda:
-    itertools.count(0.25, 0.5)), itertools.cycle: _Kind("cycle", ("ooiw", "ooi"), lambda: itertools.cycle(()),
-    lambda: _started(itertools.cycle([1, 2]))), itertools.dropwhile: _Kind(
+    itertools.compress: _Kind(
+        "compress", ("oo",), lambda: itertools.compress((), ()), lambda: itertools.compress([1], [2])
+    ),
+    itertools.count: _Kind("count", ("ioo",), itertools.count, lambda: itertools.count(0.25, 0.5)),
+    itertools.cycle: _Kind(
+        "cycle", ("ooiw", "ooi"), lambda: itertools.cycle(()), lambda: _started(itertools.cycle([1, 2]))
+    ),
+    itertools.dropwhile: _Kind(
         "dropwhile", ("oow",), lambda: itertools.dropwhile(_true, ()), lambda: itertools.dropwhile(_true, [1])
     ),
     itertools.takewhile: _Kind(
         "takewhile", ("oow",), lambda: itertools.takewhile(_true, ()), lambda: itertools.takewhile(_true, [1])
     ),
     itertools.filterfalse: _Kind(
-        "filterfalse", ("oo",), lambda: itertools.filterfalse(_true, ()), lambda: itertools.filterfalse(_true, [1])
+        "filterfalse",
+        ("oo",),
+        lambda: itertools.filterfalse(_true, ()),
+        lambda: itertools.filterfalse(_true, [1]),
     ),
     itertools.groupby: _Kind(
-        "groupby", ("ooooog", "ooooog."), lambda: itertools.groupby(()), lambda: _started(itertools.groupby(_LISTS, len))
+        "groupby",
+        ("ooooog", "ooooog."),
+        lambda: itertools.groupby(()),
+        lambda: _started(itertools.groupby(_LISTS, len)),
     ),
     _Grouper: _Kind("grouper", ("oo",), _a_group, _a_group),
-    itertools.islice: _Kind("islice", ("oiiii",), lambda: itertools.islice((), 1), lambda:
-    itertools.islice([1, 2], 1, 2)), itertools.pairwise: _Kind("pairwise", ("oo", "oor"), lambda:
-    itertools.pairwise(()), lambda: itertools.pairwise([1, 2])), itertools.repeat: _Kind("repeat", ("oi",),
-    lambda: itertools.repeat(0), lambda: itertools.repeat([], 3)), itertools.starmap: _Kind("starmap",
-    ("oo",), lambda: itertools.starmap(_true, ()), lambda: itertools.starmap(_true, [1])),
+    itertools.islice: _Kind(
+        "islice", ("oiiii",), lambda: itertools.islice((), 1), lambda: itertools.islice([1, 2], 1, 2)
+    ),
+    itertools.pairwise: _Kind(
+        "pairwise", ("oo", "oor"), lambda: itertools.pairwise(()), lambda: itertools.pairwise([1, 2])
+    ),
+    itertools.repeat: _Kind("repeat", ("oi",), lambda: itertools.repeat(0), lambda: itertools.repeat([], 3)),
+    itertools.starmap: _Kind(
+        "starmap", ("oo",), lambda: itertools.starmap(_true, ()), lambda: itertools.starmap(_true, _LISTS)
+    ),
     itertools.zip_longest: _Kind(
-        "zip_longest", ("iitro",), lambda size: itertools.zip_longest(*([()] * size)),
-        lambda: itertools.zip_longest([1], [2], fillvalue=[]), lambda words: (words[0],),
+        "zip_longest",
+        ("iitro",),
+        lambda size: itertools.zip_longest(*([()] * size)),
+        lambda: itertools.zip_longest([1], [2], fillvalue=[]),
+        lambda words: (words[0],),
     ),
     itertools.permutations: _Kind(
-        "permutations", ("oaaoiw",), lambda n, r: itertools.permutations(range(n), r),
-        lambda: _started(itertools.permutations([1, 2, 3], 2)), _of_pool,
+        "permutations",
+        ("oaaoiw",),
+        lambda n, r: itertools.permutations(range(n), r),
+        lambda: _started(itertools.permutations([1, 2, 3], 2)),
+        _of_pool,
     ),
     itertools.combinations: _Kind(
-        "combinations", ("oaoiw",), lambda n, r: itertools.combinations(range(n), r),
-        lambda: _started(itertools.combinations([1, 2, 3], 2)), _of_pool,
+        "combinations",
+        ("oaoiw",),
+        lambda n, r: itertools.combinations(range(n), r),
+        lambda: _started(itertools.combinations([1, 2, 3], 2)),
+        _of_pool,
     ),
     itertools.combinations_with_replacement: _Kind(
-        "combinations_with_replacement", ("oaoiw",), lambda n, r: itertools.combinations_with_replacement(range(n), r),
-        lambda: _started(itertools.combinations_with_replacement([1, 2, 3], 2)), _of_pool,
+        "combinations_with_replacement",
+        ("oaoiw",),
+        lambda n, r: itertools.combinations_with_replacement(range(n), r),
+        lambda: _started(itertools.combinations_with_replacement([1, 2, 3], 2)),
+        _of_pool,
     ),
     itertools.product: _Kind(
-        "product", ("oaow",), lambda n: itertools.product(*([(0,)] * n)), lambda: _started(itertools.product([1, 2], [3])),
+        "product",
+        ("oaow",),
+        lambda n: itertools.product(*([(0,)] * n)),
+        lambda: _started(itertools.product([1, 2], [3])),
         lambda words: (len(words[0][0]),),
     ),
     _Tee: _Kind("tee", ("ow.", "ow.."), lambda: itertools.tee(())[0], lambda: itertools.tee([1])[0]),
     _TeeData: _Kind(
-        "tee_data", ("owo" + "v" * _TEE_LINKS,), lambda: _TeeData((), [], None), lambda: _TeeData(iter([[1]]), [[2], [3]], None)
+        "tee_data",
+        ("owo" + "v" * _TEE_LINKS,),
+        lambda: _TeeData((), [], None),
+        lambda: _TeeData(iter([[1]]), [[2], [3]], None),
     ),
-}  # fmt: skip
+}
 _batched: Any = getattr(itertools, "batched", None)  # from 3.12
 if _batched is not None:
     _KINDS[_batched] = _Kind("batched", ("oi", "oiw"), lambda: _batched((), 1), lambda: _batched([1, 2], 2))
