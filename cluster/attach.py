@@ -196,7 +196,7 @@ class Attacher:
             lease=self._lease,
             epoch=(before.epoch if before is not None else 0) + 1,
             state="held",
-            since=before.since if kept and before is not None else self._broker_now(),
+            since=self._since(before, kept=kept),
         )
 
         async def swap() -> None:
@@ -212,6 +212,14 @@ class Attacher:
 
         await self._settled(swap)
         return mine
+
+    def _since(self, before: Owner | None, *, kept: bool) -> float:
+        """When the partition last moved: the first attach of all is no move, so a cluster that starts is
+        shared out at once.
+        """
+        if before is None:
+            return 0.0
+        return before.since if kept else self._broker_now()
 
     async def _delete_former(self, p: int, short: str, former: Entry[Owner]) -> None:
         if former.value is not None:

@@ -130,6 +130,19 @@ async def test_the_same_owner_attaches_anew_under_the_next_epoch(make: Make) -> 
     assert now.since == since.since, "attaching anew is not a move"
 
 
+async def test_the_first_attach_of_all_is_no_move_and_every_later_one_is(make: Make) -> None:
+    a, b = await make("a"), await make("b")
+    await a.attacher.attach(P)
+    first = (await a.directory.owner(P)).value
+    await a.end_lease()
+    await b.attacher.attach(P)
+    second = (await a.directory.owner(P)).value
+    assert first is not None
+    assert second is not None
+    assert first.since == 0.0
+    assert second.since > 0.0
+
+
 async def test_nobody_attaches_what_a_living_node_holds(make: Make) -> None:
     a, b = await make("a"), await make("b")
     await a.attacher.attach(P)

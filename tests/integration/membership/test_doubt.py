@@ -111,8 +111,8 @@ async def test_a_node_whose_lease_was_ended_drops_everything_and_joins_anew(
             break
         except Exception:
             entry = await directory.member("a")
-    await cluster.diary.wait_until(lambda: len(cluster.diary.of("drop")) == 32)
-    await cluster.diary.wait_until(lambda: len(cluster.diary.of("start")) == 64)
+    await cluster.diary.wait_until(lambda: len(cluster.diary.of("drop")) >= 32)
+    await cluster.diary.wait_until(lambda: len(cluster.diary.of("start")) >= 64)
     assert cluster.hosted["a", 0].services.lease_id != first
     assert {p for node, p, _ in cluster.diary.of("takeover")} == set(range(32))
 
@@ -175,7 +175,7 @@ async def test_everybody_joins_anew_when_the_broker_was_away_longer_than_a_lease
     await own_cluster.server.kill()
     await until(lambda: first.gate._now() >= first.gate._valid_until)
     await own_cluster.server.start()
-    await own_cluster.diary.wait_until(lambda: len(own_cluster.diary.of("drop")) == 32)
+    await own_cluster.diary.wait_until(lambda: len(own_cluster.diary.of("drop")) >= 32)
     await own_cluster.all_served("a", "b")
 
 
@@ -246,7 +246,7 @@ async def test_a_runner_never_heard_of_counts_as_living_until_a_leader_read(clus
     await cluster.all_served("a")
     services = cluster.hosted["a", 0].services
     assert services.lives("stranger/L1")
-    await cluster.diary.wait_until(lambda: len(cluster.diary.of("ended stranger/L1")) == 32)
+    await cluster.diary.wait_until(lambda: len(cluster.diary.of("ended stranger/L1")) >= 32)
     assert not services.lives("stranger/L1")
     assert services.lives(services.runner)
 
