@@ -125,7 +125,7 @@ def load(data: bytes, pin: Sequence[str] = ()) -> object:
         raise PinNotSatisfied([each.identity for each in missing], [each.reason for each in missing])
     body = memoryview(data)[_HEAD + int.from_bytes(data[4:_HEAD], "little") :]
     try:
-        return FrameUnpickler(body, references).load()
+        return FrameUnpickler(body, references).restore()
     except (KeyboardInterrupt, MemoryError):
         raise
     except Exception as error:

@@ -120,9 +120,12 @@ class _Table:
 
     def __init__(self, references: Sequence[str]) -> None:
         self.codes = [resolve(reference) for reference in references]
+        self.made: list[Any] = []
 
     def suspended(self, number: int) -> Any:
-        return self.codes[number].make()
+        fresh = self.codes[number].make()
+        self.made.append(fresh)
+        return fresh
 
     def function(self, number: int, closure: tuple[types.CellType, ...] | None) -> types.FunctionType:
         code = self.codes[number]
@@ -143,6 +146,15 @@ class FrameUnpickler(pickle.Unpickler):
         self.persistent_load = places.__getitem__  # type: ignore[method-assign]  # asked for `_PREFIX` only
         super().load()
         places.clear()  # from here on a persistent id is an error
+        self._made = table.made
+
+    def restore(self) -> Any:
+        """Load the graph. When that fails, what was restored so far is dropped in silence."""
+        try:
+            return self.load()
+        except BaseException:
+            coroutines.discard(*self._made)
+            raise
 
     def find_class(self, module: str, name: str) -> Any:
         """Look a global up, by the declared renames."""
