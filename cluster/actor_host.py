@@ -31,6 +31,7 @@ from .turner import Turner
 if TYPE_CHECKING:
     from .hot_cache import Hot
     from .serving import Serving
+    from .steps import RunningCall
 
 CONTROL: Final = frozenset(
     ("start", "cancel", "terminate", "pause", "resume", "release", "spawned", "refused")
@@ -49,7 +50,7 @@ class ActorHost:
         self.mailbox = Mailbox(serving, actor, self._emptied)
         self._serving = serving
         self._turner = Turner(serving, actor, self.mailbox, self.step_ended)
-        self._results: deque[StepDone] = deque()
+        self._results: deque[tuple[RunningCall, StepDone]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._again = False
         self._timer: asyncio.TimerHandle | None = None
@@ -69,9 +70,9 @@ class ActorHost:
         self.mailbox.deliver(event, parsed, delivery)
         self.wake()
 
-    def step_ended(self, done: StepDone) -> None:
+    def step_ended(self, run: RunningCall, done: StepDone) -> None:
         """A local step of this actor ended."""
-        self._results.append(done)
+        self._results.append((run, done))
         self.wake()
 
     def wake(self) -> None:
@@ -96,6 +97,9 @@ class ActorHost:
             self._task.cancel()
         self.mailbox.clear()
         self._turner.forget()
+        services = self._serving.services
+        while self._results:
+            services.steps.hand_over(services, *self._results.popleft())
 
     async def wait_rest(self, seconds: float) -> None:
         """Return when its loop rests, or after that time."""
@@ -177,6 +181,7 @@ class ActorHost:
         if not len(self.mailbox) and not self._results and not self._turner.owes_work():
             if self._timer is not None:
                 self._timer.cancel()
+            self._turner.park()
             serving.retire(self)
             return
         now = serving.services.monotonic()
@@ -207,7 +212,7 @@ class ActorHost:
         if await self._flush(hot):
             return True
         if self._results:
-            await turner.local(hot, self._results[0])
+            await turner.local(hot, self._results[0][1])
             self._results.popleft()
             return True
         if await turner.go_on(hot):

@@ -7,8 +7,7 @@ that a turn is using is *busy* and is not evicted; the bounds may be passed by w
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -33,6 +32,7 @@ class Hot:
     record: Record | None
     """None: there is no record (yet); `revision` then is what the next put expects."""
     revision: int
+    partition: int
     live: Live | None = None
     flushed: set[int] = field(default_factory=set)
     """Numbers of the record's outbox entries that are known flushed."""
@@ -70,6 +70,7 @@ class HotCache:
         self._entries: OrderedDict[str, Hot] = OrderedDict()
         self._weights: dict[str, int] = {}
         self._weight = 0
+        self._partitions: Counter[int] = Counter()
         self._evicted = 0
 
     def __repr__(self) -> str:
@@ -78,8 +79,10 @@ class HotCache:
     def __contains__(self, actor: str) -> bool:
         return actor in self._entries
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(tuple(self._entries))
+    @property
+    def idle_seconds(self) -> float:
+        """How long an entry stays without being used."""
+        return self._idle_seconds
 
     def get(self, actor: str) -> Hot | None:
         """The entry of an actor, or None. Does not count as a use: `keep` does."""
@@ -91,6 +94,8 @@ class HotCache:
         if previous is not None and previous is not hot:
             self.drop(actor)
         hot.used = now
+        if actor not in self._entries:
+            self._partitions[hot.partition] += 1
         self._entries[actor] = hot
         self._entries.move_to_end(actor)
         weight = hot.weight()
@@ -104,7 +109,17 @@ class HotCache:
         hot = self._entries.pop(actor, None)
         if hot is not None:
             self._weight -= self._weights.pop(actor)
+            self._partitions[hot.partition] -= 1
             hot.discard()
+
+    def drop_partition(self, p: int) -> None:
+        """Forget every actor of a partition in silence."""
+        for actor in [actor for actor, hot in self._entries.items() if hot.partition == p]:
+            self.drop(actor)
+
+    def count(self, p: int) -> int:
+        """How many actors of a partition are here."""
+        return self._partitions[p]
 
     def evict_idle(self, now: float) -> int:
         """Evict what has not been used for the idle time; how many those were. Called about once a second."""

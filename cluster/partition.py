@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 from sojourn.broker.dead import DeadLettered
 from sojourn.broker.errors import BrokerClosed, BrokerError
 from sojourn.broker.seam import Delivery, Pull
-from sojourn.broker.subjects import ActorId
 from sojourn.codecs.record import Origin
 
 from .acks import Acknowledger
@@ -147,9 +146,7 @@ class Partition:
         for host in tuple(self._hosts.values()):
             host.drop()
         self._hosts.clear()
-        for actor in services.hot_cache:
-            if services.subjects.partition_of(ActorId(actor)) == serving.p:
-                services.hot_cache.drop(actor)
+        services.hot_cache.drop_partition(serving.p)
 
     def lease_ended(self, runner: str) -> None:
         """The lease is over for certain: calls that name it may be taken over."""
@@ -168,9 +165,7 @@ class Partition:
         return PartitionStatistics(
             partition=serving.p,
             epoch=serving.epoch,
-            hot=sum(
-                services.subjects.partition_of(ActorId(actor)) == serving.p for actor in services.hot_cache
-            ),
+            hot=services.hot_cache.count(serving.p),
             hosts=len(self._hosts),
             waiting=sum(len(host.mailbox) for host in self._hosts.values()),
             held=len(serving.held),

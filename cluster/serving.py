@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from .acks import Acknowledger
 from .floors import Floors
 from .mailroom import HeldIndex
+from .slow_code import SlowCode
 
 if TYPE_CHECKING:
     from .actor_host import ActorHost
@@ -44,6 +45,7 @@ class Serving:
     """Held events of those actors, counted about once a second."""
     unacknowledged: int = 0
     """Deliveries in hand."""
+    slow: SlowCode = field(default_factory=SlowCode)
     counted: int = 0
     """Attempts that are still to be counted after a takeover."""
     releasing: bool = False

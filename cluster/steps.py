@@ -28,9 +28,6 @@ MAX_PUBLISHED: Final = 10_000
 """Operations remembered whose outcome this node published to `done`."""
 AGAIN_SECONDS: Final = (0.2, 5.0)
 
-Listener = Callable[[StepDone], None]
-
-
 @dataclass(slots=True, eq=False)
 class RunningCall:
     """One attempt that runs here, or waits for its backoff to pass."""
@@ -39,11 +36,14 @@ class RunningCall:
     p: int
     actor: CurrentActor
     call: PendingCall
-    listener: Listener | None
+    listener: Callable[[RunningCall, StepDone], None] | None
     """None: the partition is elsewhere, the outcome goes to `done`."""
     wanted: bool = True
     """False: nobody waits for the outcome at all."""
     task: asyncio.Task[None] | None = None
+
+
+Listener = Callable[[RunningCall, StepDone], None]
 
 
 class LocalSteps:
@@ -54,6 +54,7 @@ class LocalSteps:
         self._actors: Counter[str] = Counter()
         self._published: OrderedDict[str, int] = OrderedDict()
         self._publishing: dict[int, int] = {}
+        self._handing_over: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -116,6 +117,8 @@ class LocalSteps:
         """End every step and forget its outcome: the node leaves at once."""
         for key in tuple(self._running):
             self.cancel(services, key)
+        for task in tuple(self._handing_over):
+            task.cancel()
 
     async def wait_finished(self, p: int) -> None:
         """Return when no step of the partition runs here and every outcome owed to `done` is stored."""
@@ -150,9 +153,18 @@ class LocalSteps:
         if not run.wanted:
             return
         if run.listener is not None:
-            run.listener(done)
+            run.listener(run, done)
         else:
             await self._publish(services, run, done)
+
+    def hand_over(self, services: PartitionServices, run: RunningCall, done: StepDone) -> None:
+        """A step has ended, but its partition was lost before the result was known to be committed: it goes to `done`.
+
+        Whoever owns the actor now waits for it, as long as this node lives. If it was committed after all, it has no effect.
+        """
+        run.task = asyncio.create_task(self._publish(services, run, done), name=f"outcome of {run.key}")
+        self._handing_over.add(run.task)
+        run.task.add_done_callback(self._handing_over.discard)
 
     async def _publish(self, services: PartitionServices, run: RunningCall, done: StepDone) -> None:
         """Store the outcome for whoever owns the actor now. Goes on until it is stored, or this process ends."""

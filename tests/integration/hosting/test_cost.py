@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from sojourn.actors.channel import Channel
 from sojourn.actors.limits import Limits
 from sojourn.actors.registry import Registry
 from sojourn.actors.step import step
 from sojourn.actors.verbs import sleep
 from sojourn.actors.workflow import workflow
+from sojourn.codecs.record import Status
 
 from .conftest import MakeOwner, completed
 
 pytestmark = pytest.mark.integration
 
 REGISTRY = Registry()
+word = Channel("word", int)
 
 
 @step(registry=REGISTRY)
@@ -37,6 +40,11 @@ async def nap(seconds: float) -> str:
     return "rested"
 
 
+@workflow(registry=REGISTRY)
+async def listen() -> int:
+    return await word.receive()
+
+
 async def test_a_local_step_costs_one_round_trip(owners: MakeOwner) -> None:
     owner = await owners(limits=Limits(transitions_per_second=100_000))
 
@@ -56,8 +64,35 @@ async def test_a_local_step_costs_one_round_trip(owners: MakeOwner) -> None:
 
 async def test_parked_actors_leave_nothing_in_the_owners_memory(owners: MakeOwner) -> None:
     owner = await owners(hot_actors=10)
-    await asyncio.gather(*(owner.start(f"s{n}", "nap", 3600) for n in range(200)))
+    await asyncio.gather(*(owner.start(f"s{n}", "listen") for n in range(200)))
     await owner.until_messages("ctl", 0)
     await owner.until_quiet()
     assert owner.partition.statistics().hosts == 0
-    assert owner.partition.statistics().hot <= 10
+    assert 0 < owner.partition.statistics().hot <= 10
+
+
+async def test_who_sleeps_for_long_or_has_ended_is_not_kept_hot(owners: MakeOwner) -> None:
+    owner = await owners()
+    await owner.start("long", "nap", 3600)
+    await owner.until_waiting("long", "sleep")
+    await owner.start("counter", "count_to", 1)
+    await owner.until_ended("counter")
+    await owner.until_quiet()
+    assert owner.partition.statistics().hot == 0
+
+    await owner.start("short", "nap", 5)
+    await owner.until_waiting("short", "sleep")
+    await owner.start("mail", "listen")
+    await owner.until_waiting("mail", "receive")
+    await owner.until_quiet()
+    assert owner.partition.statistics().hot == 2
+
+
+async def test_who_is_parked_at_once_goes_on_from_its_record(owners: MakeOwner) -> None:
+    owner = await owners()
+    await owner.start("long", "nap", 3600)
+    await owner.until_waiting("long", "sleep")
+    await owner.until_quiet()
+    assert owner.partition.statistics().hot == 0
+    await owner.control("long", "cancel")
+    assert (await owner.until_ended("long")).index.status is Status.CANCELLED
