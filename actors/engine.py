@@ -12,6 +12,7 @@ record, the owner discards them in silence and loads afresh.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import msgspec
 from sojourn.codecs import frames
@@ -114,6 +115,11 @@ class Engine:
         flushed_all = all(entry.n in flushed for entry in envelope.outbox)
         return index.status.ended and not index.sealed and envelope.parent is None and flushed_all
 
+    def _at_once(self, record: Record, op: int) -> bool:
+        call = next((call for call in record.envelope.calls if call.op == op), None)
+        step = self.registry.steps.get(call.step) if call is not None else None
+        return step is not None and step.record == "at_once"
+
     def needs_frame(self, record: Record, event: LocalEvent) -> bool:
         """Whether a local event lets user code go on."""
         if record.envelope.hold is not None or not record.frame:
@@ -176,7 +182,11 @@ class Engine:
         self, record: Record, live: Branches | None, event: LocalEvent, now: float, facts: Facts
     ) -> Turn:
         if isinstance(event, StepDone):
-            return self._run(record, live, event, now, facts, lambda turn: step_done(turn, event))
+            first = event.record_first or self._at_once(record, event.op)
+            turn = self._run(
+                record, None if first else live, event, now, facts, lambda turn: step_done(turn, event)
+            )
+            return replace(turn, live=live) if first else turn
         starts = any(wait.op == event.op and wait.kind == "start" for wait in record.envelope.waits)
         if starts:
             live = Branches()

@@ -82,6 +82,8 @@ class StepDone:
     retry_after: float | None = None
     """Set by `RetryLater`: wait this long, whatever the policy says."""
     retryable: bool = True
+    record_first: bool = False
+    """Store the result by itself before the code goes on (PROTOCOL 4.9)."""
 
     @property
     def may_be_tried_again(self) -> bool:

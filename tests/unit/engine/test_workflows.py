@@ -799,3 +799,21 @@ def test_a_cancel_before_the_start_leaves_a_record_that_the_late_start_finds() -
     assert (actor.status, actor.sent_kinds()) == ("cancelled", ["child-done"])
     actor.start(takes_two, sender=Sender("p", "pr", 5))
     assert (actor.status, actor.dead) == ("cancelled", ["no effect: started before"])
+
+
+@step(registry=R, record="at_once")
+async def charge(x: int) -> int:
+    return x
+
+
+@workflow(registry=R)
+async def charges() -> int:
+    return await charge(1) + await charge(2)
+
+
+def test_a_result_that_is_recorded_at_once_costs_a_commit_of_its_own_before_the_code_goes_on(
+    parked: bool,
+) -> None:
+    actor = Actor(charges, charge, parked=parked)
+    actor.start(charges)
+    assert (actor.result, actor.commits) == (3, 1 + 2 * 2)
