@@ -15,6 +15,9 @@ from sojourn.actors.verbs import gather
 from sojourn.actors.workflow import workflow
 from sojourn.broker.nats import NatsBroker
 from sojourn.broker.seam import Delivery, Pull
+from sojourn.cluster.commits import read_record
+from sojourn.cluster.hot_cache import Hot
+from sojourn.codecs.record import Origin
 
 from .conftest import MakeOwner, completed
 
@@ -146,3 +149,30 @@ async def test_a_message_that_is_gone_is_no_event_when_it_comes_out_of_a_buffer(
     await owner.signal("s3", "note", 4)
     assert completed(await owner.until_ended("s3")) == [1, 2, 3, 4]
     await owner.until_quiet()
+
+
+async def test_a_former_owner_writes_no_dead_letter_for_what_the_new_one_will_consume(owners: MakeOwner) -> None:
+    """It believes that the actor has ended; under the new owner the id was started again and has yet to take this mail."""
+    first = await owners()
+    await first.start("s4", "collect", 0)
+    await first.until_ended("s4")
+    await first.until_quiet()
+    ended = await read_record(first.services, "s4")
+    second = await owners()
+    await second.start("s4", "both", "again", 1, if_exists="restart")
+    await started["again"].wait()
+    second.services.gate.shut("it is about to consume the mail")
+    await second.signal("s4", "note", 7)
+    await second.until_messages("mail", 1)
+    stored = await second.watcher.read_next(second.subjects.mail_stream, second.subjects.in_filter(0), 1)
+    assert stored is not None
+    origin = Origin("mail", first.services.stream_created["mail"], stored.seq)
+    first.was_lost.clear()
+    first.services.hot_cache.keep("s4", Hot(ended.record, ended.revision, 0), first.services.monotonic())
+    first.partition._receive(origin, Delivery(stored, "$JS.ACK.of.a.consumer.that.is.gone", False, 1))
+    await first.was_lost.wait()
+    assert await second.messages("dead") == 0
+    first.partition.drop()
+    second.services.gate.open()
+    gates["again"].set()
+    assert completed(await second.until_ended("s4")) == ["again", [7]]
