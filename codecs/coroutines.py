@@ -17,7 +17,6 @@ import ctypes
 import gc
 import sys
 import types
-from collections.abc import Iterator
 from typing import Any
 
 from . import slots
@@ -98,27 +97,31 @@ def _globals_of(target: Any) -> dict[str, Any] | None:
 def capture(target: Any, code: Code) -> tuple[Any, ...]:
     """The state of `target` where it stands, as `fill` takes it."""
     at = slots.standing(target, code.code)
-    kind = at.kind
-    if kind == RUNNING:
+    if at.kind == FINISHED:
+        state: tuple[Any, ...] = (FINISHED, 0, None, [])
+    elif at.kind == RUNNING:
         raise CannotCapture(type(target).__name__, "it is running now; capture it when it is suspended")
-    mask = at.mask
-    if kind != CREATED:
-        mask = _wanted(code, at.lasti, mask)
-        if mask != at.mask:
-            mask |= _finalised(target, at, at.mask & ~mask)
-    contents = slots.values(target, at, mask) if mask else []
-    state = (at.lasti * 4 | kind, mask | 1 << at.size, slots.handled(target), contents)
+    else:
+        plan = code.plans.get((at.lasti, at.kind, at.present))
+        if plan is None:
+            plan = code.plans[at.lasti, at.kind, at.present] = _plan(code, at)
+        wanted, dead = plan
+        if dead:
+            wanted |= _finalised(target, at, dead)
+        exception = slots.handled(target) if at.exception else None
+        contents = slots.values(target, at, wanted)
+        state = (at.lasti * 4 | at.kind, wanted | 1 << at.size, exception, contents)
     extras = _extras(target, code.code)
     return (*state, extras) if extras else state
 
 
-def _wanted(code: Code, lasti: int, mask: int) -> int:
-    plan = code.plans.get((lasti, mask))
-    if plan is None:
-        plan = mask & (live_mask(code.code, lasti) | -1 << code.slots)
-        code.plans[lasti, mask] = plan
-    wanted: int = plan
-    return wanted
+def _plan(code: Code, at: slots.Standing) -> tuple[int, int]:
+    """Which slots to store where the code stands so, and which hold something that nobody will read."""
+    mask = at.mask
+    if at.kind == CREATED:
+        return mask, 0
+    wanted = mask & (live_mask(code.code, at.lasti) | -1 << code.slots)
+    return wanted, mask & ~wanted
 
 
 def _finalised(target: Any, at: slots.Standing, dead: int) -> int:
@@ -301,21 +304,20 @@ def _int_at(target: Any, at: int) -> int:
 def discard(*coroutines: Any) -> None:
     """Drop suspended coroutines, with everything they await and every generator they hold, in silence.
 
-    No `finally`, `except` or `__aexit__` runs and nothing warns (PROTOCOL I10: cleanup runs when an actor
-    ends, never because memory was reclaimed). Afterwards they are finished. A coroutine that is running now
-    raises ValueError.
+    No `finally`, `except` or `__aexit__` runs and nothing warns (PROTOCOL I10: cleanup runs when an actor ends,
+    never because memory was reclaimed). Afterwards they are finished. A coroutine that is running now raises
+    ValueError.
     """
     current()
-    found = list(held_by(coroutines))
-    held = [each for each in found if type(each) in KINDS]
-    for target in held:
-        if slots.kind_of(target) == RUNNING:
-            raise ValueError(f"{target.__qualname__} is running and cannot be discarded")
-    for pending in (each for each in found if type(each) in (ASEND, ATHROW)):
-        _never_awaited(pending)
-    for target in held:
-        slots.disarm(target, code_object(target))
-    for target in held:
+    held, pending = _held_by(coroutines)
+    for target, code, kind in held:
+        if kind == RUNNING:
+            raise ValueError(f"{code.co_qualname} is running and cannot be discarded")
+    for awaitable in pending:
+        _never_awaited(awaitable)
+    for target, code, kind in held:
+        slots.disarm(target, code, kind)
+    for target, _, kind in held:
         if type(target) is not types.AsyncGeneratorType:
             target.close()
         else:
@@ -341,38 +343,45 @@ def _close_silently(target: Any) -> None:
         target.aclose().send(None)
 
 
-_OPAQUE = (type, types.ModuleType, types.CodeType, types.FrameType, str, bytes, int, float)
-_HELD = (*KINDS, ASEND, ATHROW)
+# Nothing suspended lies behind these, or nothing that belongs to the coroutine.
+_LEAVES = frozenset((
+    type(None), bool, int, float, complex, str, bytes, type, types.ModuleType, types.CodeType, types.FrameType,
+    types.BuiltinFunctionType, range,
+))  # fmt: skip
 _MAX_VISITED = 1_000_000
 
 
-def held_by(roots: tuple[Any, ...]) -> Iterator[Any]:
-    """Everything suspended that the roots hold, directly or through plain objects."""
+def suspended_in(*roots: Any) -> list[Any]:
+    """Every coroutine, generator and async generator that the roots hold, directly or through plain objects."""
+    return [target for target, _, _ in _held_by(roots)[0]]
+
+
+def _held_by(roots: tuple[Any, ...]) -> tuple[list[tuple[Any, types.CodeType, int]], list[Any]]:
+    """What is suspended, with its code and kind, and what `asend` and `athrow` are pending."""
     seen: set[int] = set()
+    held: list[tuple[Any, types.CodeType, int]] = []
+    pending: list[Any] = []
     queue = list(roots)
     while queue and len(seen) < _MAX_VISITED:
         each = queue.pop()
-        if id(each) in seen or isinstance(each, _OPAQUE):
+        kind = type(each)
+        if kind in _LEAVES or id(each) in seen:
             continue
         seen.add(id(each))
-        if type(each) in _HELD:
-            yield each
-        queue += _held_by(each)
-
-
-def _held_by(each: Any) -> list[Any]:
-    if type(each) is types.FunctionType:
-        return [*(each.__closure__ or ()), *(each.__defaults__ or ())]
-    if type(each) in KINDS:
-        return _held_by_frame(each)
-    if not gc.is_tracked(each):
-        # Untracked containers hold nothing that could be suspended.
-        return [wrapped_coroutine(each)] if type(each) is WRAPPER else []
-    return gc.get_referents(each)
-
-
-def _held_by_frame(target: Any) -> list[Any]:
-    code = code_object(target)
-    at = slots.standing(target, code)
-    held = slots.values(target, at, at.mask) if at.mask else []
-    return [*held, slots.handled(target)]
+        if kind in KINDS:
+            code = code_object(each)
+            at = slots.standing(each, code)
+            held.append((each, code, at.kind))
+            queue += slots.values(each, at, at.mask)
+            if at.exception:
+                queue.append(slots.handled(each))
+        elif kind is types.FunctionType:
+            queue += each.__closure__ or ()
+            queue += each.__defaults__ or ()
+        elif kind is WRAPPER:
+            queue.append(wrapped_coroutine(each))
+        elif not isinstance(each, (type, types.ModuleType)) and gc.is_tracked(each):
+            if kind in (ASEND, ATHROW):
+                pending.append(each)
+            queue += gc.get_referents(each)  # what is not tracked holds nothing that could be suspended
+    return held, pending

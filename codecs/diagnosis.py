@@ -94,9 +94,7 @@ def variables_of(root: object) -> Iterator[tuple[str, str, Any]]:
 
     "" for temporaries.
     """
-    for target in coroutines.held_by((root,)):
-        if type(target) not in coroutines.KINDS:
-            continue
+    for target in coroutines.suspended_in(root):
         for variable, value in _variables(target):
             yield code_object(target).co_qualname, variable, value
 

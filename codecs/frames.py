@@ -75,14 +75,20 @@ def dump(root: object, *, size_limit: int = SIZE_LIMIT) -> Frame:
         from .diagnosis import explain
 
         raise explain(root, pickler.visited, error) from error
-    references = [code.reference for code in pickler.codes.values()]
-    table = "\n".join(references).encode()
-    data = b"".join(
-        (_MAGIC, bytes((_FORMAT, _MINOR)), len(table).to_bytes(4, "little"), table, file.getbuffer())
-    )
+    references = tuple([code.reference for code in pickler.codes.values()])
+    head, pin = _head_and_pin(references, frozenset(pickler.shapes))
+    data = head + file.getvalue()
     if len(data) > size_limit:
         raise FrameTooLarge(len(data), size_limit, variable_sizes(root))
-    return Frame(data, tuple(sorted({*references, *pickler.shapes})))
+    return Frame(data, pin)
+
+
+@lru_cache(maxsize=4096)
+def _head_and_pin(references: tuple[str, ...], shapes: frozenset[str]) -> tuple[bytes, tuple[str, ...]]:
+    """What stands before the pickle, and the pin: the same for each frame of the same code and classes."""
+    table = "\n".join(references).encode()
+    head = _MAGIC + bytes((_FORMAT, _MINOR)) + len(table).to_bytes(4, "little") + table
+    return head, tuple(sorted({*references, *shapes}))
 
 
 def references_of(data: bytes) -> list[str]:

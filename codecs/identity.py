@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .slots import slot_count, slot_names
+from .slots import slot_names
 
 _HAS_CONST = frozenset(dis.hasconst)
 _EXTENDED_ARG = dis.opmap["EXTENDED_ARG"]
@@ -139,8 +139,7 @@ class Code:
     reference: str  # module:name#hash
     function: types.FunctionType  # the module-level function or method it lies in, or is
     make: Callable[[], Any]  # a fresh coroutine (generator, async generator) of this code
-    slots: int
-    names: tuple[str, ...]
+    slots: int  # before the value stack
     plans: dict[Any, Any] = field(default_factory=dict)  # caches of the capture: what to read where it stands
 
 
@@ -164,6 +163,12 @@ def forget() -> None:
     """Drop everything that was looked up: after modules were reloaded or renames declared."""
     _by_code.clear()
     _by_reference.clear()
+    for clear in on_forget:
+        clear()
+
+
+on_forget: list[Callable[[], None]] = []
+"""Called by `forget`: other modules' caches of what was looked up."""
 
 
 def register_moved(moved: Mapping[str, str]) -> None:
@@ -237,7 +242,7 @@ def _find_reference(code: types.CodeType, module_name: Any, module_globals: dict
             f"`{where}` does not run in the namespace of module `{module_name}`; define it in an importable module"
         )
     access = where.partition(".<locals>")[0]
-    function = _function_with(_attribute(module, access), code, where)
+    function = _function_with(attribute(module, access), code, where)
     name = where
     if function is None:
         bound = next(_bindings(module, code, where), None)
@@ -285,7 +290,7 @@ def _bindings(
                 yield path, function
 
 
-def _attribute(module: types.ModuleType, path: str) -> Any:
+def attribute(module: types.ModuleType, path: str) -> Any:
     """The object at a dotted path, raw (a `staticmethod` or `property` is not bound), or None."""
     found: Any = module
     for part in path.split("."):
@@ -421,13 +426,13 @@ def _look_up(reference: str) -> tuple[Code, types.ModuleType, str]:
     place, _, wanted = reference.rpartition("#")
     old_module, _, old_name = place.partition(":")
     module_name, name = present_name(old_module, old_name)
-    module = _import(module_name, place)
+    module = import_module(module_name, place)
     path, _, ordinal = name.partition("|")
     access, equals, where = path.partition("=")
     where = where if equals else access
     access = access.partition(".<locals>")[0]
     present = None
-    for function in _unwrapped(_attribute(module, access)):
+    for function in _unwrapped(attribute(module, access)):
         for equal in nested_code(function.__code__):
             if equal.co_qualname == where:
                 present = identity(equal)  # for the message: one that is there
@@ -444,7 +449,7 @@ def _look_up(reference: str) -> tuple[Code, types.ModuleType, str]:
     raise CodeNotFound(f"`{place}` was not found (stored identity {wanted})")
 
 
-def _import(module_name: str, place: str) -> types.ModuleType:
+def import_module(module_name: str, place: str) -> types.ModuleType:
     module = sys.modules.get(module_name)
     if module is not None:
         return module
@@ -457,7 +462,7 @@ def _import(module_name: str, place: str) -> types.ModuleType:
 
 
 def _as_code(code: types.CodeType, reference: str, function: types.FunctionType) -> Code:
-    return Code(code, reference, function, _maker(code, function), slot_count(code), slot_names(code))
+    return Code(code, reference, function, _maker(code, function), len(slot_names(code)))
 
 
 class _Nothing:

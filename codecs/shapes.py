@@ -12,10 +12,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import sys
+import types
 from collections.abc import Iterable
 from typing import Any
 
-from .identity import CodeNotFound, _attribute, _import, present_name
+from .identity import CodeNotFound, attribute, import_module, on_forget, present_name
 
 
 def shape_of(kind: type) -> str | None:
@@ -86,20 +87,41 @@ def _text(annotation: Any) -> str:
     )
 
 
+_good: dict[str, tuple[types.ModuleType, str, Any]] = {}
+_CACHE_LIMIT = 20_000
+on_forget.append(_good.clear)
+
+
 def check_shape(stored: str) -> str | None:
-    """None when the class in `stored` has that shape in this process, else the reason."""
+    """None when the class in `stored` has that shape in this process, else the reason.
+
+    That it has is cached while its module holds the same object under the first part of its name.
+    """
+    known = _good.get(stored)
+    if known is not None:
+        module, root, value = known
+        if sys.modules.get(module.__name__) is module and vars(module).get(root) is value:
+            return None
+    if len(_good) >= _CACHE_LIMIT:
+        _good.clear()
+    return _checked(stored)
+
+
+def _checked(stored: str) -> str | None:
     place, _, wanted = stored.rpartition("~")
     old_module, _, old_name = place.partition(":")
     module_name, name = present_name(old_module, old_name)
     try:
-        kind = _attribute(_import(module_name, place), name)
+        module = import_module(module_name, place)
+        kind = attribute(module, name)
     except CodeNotFound as error:
         return str(error)
     if not isinstance(kind, type):
         return f"class `{place}` was not found (stored shape {wanted})"
+    root = name.partition(".")[0]
+    _good.pop(stored, None)
     present = (shape_of(kind) or "~no declared fields").rpartition("~")[2]
-    return (
-        None
-        if present == wanted
-        else f"the fields of `{place}` have changed (stored shape {wanted}, present {present})"
-    )
+    if present != wanted:
+        return f"the fields of `{place}` have changed (stored shape {wanted}, present {present})"
+    _good[stored] = (module, root, vars(module).get(root))
+    return None

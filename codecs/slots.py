@@ -2,19 +2,24 @@
 
 Theory of ownership. A slot owns one reference to its object. Reading takes new references. Writing hands
 references over in bulk instead of counting one by one: the values come in a list, which owns them; the list's
-size is set to 0 (it now owns nothing, and its items are owned by nobody), the pointers are copied into the
-slots (which now own them), and what stood in the slots before is put back into the list, which releases it
-when it dies. Between these steps every object has at least the references it needs, so a garbage collection
-at any moment sees objects that are held from outside, never too few references.
+size is set to 0 (it now owns nothing, and its items are owned by nobody), then the pointers are copied into the
+slots (which now own them), and what stood in the slots before is released. Between these steps every object has
+at least the references it needs, so a garbage collection at any moment sees objects that are held from outside,
+never too few references.
 
-A slot may be null, which is not `None`: an unbound local, or a marker of a call under construction. `mask`
-has a bit for each slot that is stored; the others are null after a restore.
+A slot may be null, which is not `None`: an unbound local, or a marker of a call under construction. A mask has
+a bit for each slot that is stored; the others are null after a restore.
+
+Each call into ctypes costs as much as ten lines of Python, so a frame is read in one piece, from the handled
+exception to the last slot, and written in one piece, from the instruction pointer on.
 """
 
 from __future__ import annotations
 
 import ctypes
+import dis
 import struct
+import sys
 import types
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -23,43 +28,92 @@ from .layout import CODE_START, CREATED, DELEGATING, FINISHED, RUNNING, SUSPENDE
 
 # All three kinds have one size (verified with the layout), so the frame starts at one offset.
 _BASE = types.CoroutineType.__basicsize__
+_HEAD_WORDS = 3  # the words before the first slot that are read and written with the slots
 _LIST_SIZE, _LIST_ITEMS = 16, 24
-_MAX_SLOTS = 1 << 16
+_CACHE_LIMIT = 20_000
+_RESUME = dis.opmap.get("RESUME", -1)
 
 _read = ctypes.string_at
 _move = ctypes.memmove
-_decref = ctypes.pythonapi["Py_DecRef"]  # by item: a function object of our own, whose types we may set
+_int8 = ctypes.c_int8.from_address
+_word = ctypes.c_ssize_t.from_address
+# By item: function objects of our own, whose argument types we may set.
+_decref = ctypes.pythonapi["Py_DecRef"]
 _decref.argtypes = [ctypes.c_void_p]
 _decref.restype = None
 _incref = ctypes.pythonapi["Py_IncRef"]
 _incref.argtypes = [ctypes.py_object]
 _incref.restype = None
 
+# From 3.12 these are never counted, so what a fresh coroutine holds for its arguments needs no release.
+_UNCOUNTED = frozenset((0, id(None))) if sys.version_info >= (3, 12) else frozenset((0,))
+
 
 class TaggedInt(NamedTuple):
-    """A tagged integer of CPython 3.15 that stands in a slot where an object could:
-
-    the index of a loop over a list.
-    """
+    """A tagged integer of CPython 3.15 that stands in a slot like an object: the index of a loop over a list."""
 
     word: int
 
 
 class Standing(NamedTuple):
-    """Where a suspended object stands:
+    """Where a suspended object stands."""
 
-    what it is doing, the offset of its last instruction, the slots that are not null.
-    """
-
-    kind: int
-    lasti: int
-    mask: int
+    kind: int  # one of the kinds of `layout`
+    lasti: int  # offset of its last instruction
     size: int  # number of slots, those of the value stack included
-    words: tuple[int, ...]
+    words: tuple[int, ...]  # the raw slots
+    present: tuple[bool, ...]  # which of them are not null
+    exception: int  # address of the exception being handled, or 0
+
+    @property
+    def mask(self) -> int:
+        """The slots that are not null, as bits."""
+        return mask_of(self.present)
+
+
+class Facts:
+    """What reading and writing need to know of a code object, worked out once."""
+
+    __slots__ = ("code", "fixed", "length", "names", "room", "silent", "start", "words")
+
+    def __init__(self, code: types.CodeType) -> None:
+        raw = code.co_code
+        self.code = code
+        self.names = slot_names(code)
+        self.fixed = len(self.names)  # locals, cells and free variables: the slots before the value stack
+        self.room = self.fixed + code.co_stacksize
+        self.length = len(raw)
+        self.start = id(code) + CODE_START
+        # The start of the function lies inside no handler of the user's: from there it unwinds in silence.
+        self.silent = next(
+            (at for at in range(0, len(raw), 2) if raw[at] == _RESUME and raw[at + 1] & 3 == 0), 0
+        )
+        layout = current()
+        self.words = struct.Struct(f"<{(_BASE - layout.exception) // WORD + self.room}q")
+
+
+_facts: dict[int, Facts] = {}
+
+
+def facts_of(code: types.CodeType) -> Facts:
+    """The facts of a code object. Cached by the object itself."""
+    known = _facts.get(id(code))
+    if known is not None and known.code is code:
+        return known
+    if len(_facts) >= _CACHE_LIMIT:
+        _facts.clear()
+    known = _facts[id(code)] = Facts(code)
+    return known
+
+
+def slot_names(code: types.CodeType) -> tuple[str, ...]:
+    """The variable names of the slots before the value stack, in order."""
+    names = code.co_varnames
+    return (*names, *(name for name in code.co_cellvars if name not in names), *code.co_freevars)
 
 
 @lru_cache(maxsize=512)
-def _words(count: int) -> struct.Struct:
+def _struct(count: int) -> struct.Struct:
     return struct.Struct(f"<{count}q")
 
 
@@ -68,21 +122,22 @@ def _objects(count: int) -> Any:
     return ctypes.py_object * count
 
 
-@lru_cache(maxsize=4096)
-def _runs(mask: int) -> tuple[tuple[int, int], ...]:
+@lru_cache(maxsize=8192)
+def runs(mask: int) -> tuple[tuple[int, int], ...]:
     """The set bits of `mask` as runs (first, past the last)."""
-    runs, start = [], None
+    found, start = [], None
     for index in range(mask.bit_length() + 1):
         if mask >> index & 1:
             start = index if start is None else start
         elif start is not None:
-            runs.append((start, index))
+            found.append((start, index))
             start = None
-    return tuple(runs)
+    return tuple(found)
 
 
-@lru_cache(maxsize=4096)
-def _mask(present: tuple[bool, ...]) -> int:
+@lru_cache(maxsize=8192)
+def mask_of(present: tuple[bool, ...]) -> int:
+    """Booleans as bits."""
     return sum(1 << index for index, there in enumerate(present) if there)
 
 
@@ -93,53 +148,53 @@ def object_at(address: int) -> Any:
 
 def put(address: int, value: Any) -> None:
     """Store a counted reference to `value` at `address`, and release the one that was there, if any."""
-    old = ctypes.c_ssize_t.from_address(address).value
+    place = _word(address)
+    old = place.value
     _incref(value)
-    ctypes.c_ssize_t.from_address(address).value = id(value)
+    place.value = id(value)
     if old:
         _decref(old)
 
 
 def clear(address: int) -> None:
     """Make the reference at `address` null, and release it."""
-    old = ctypes.c_ssize_t.from_address(address).value
-    ctypes.c_ssize_t.from_address(address).value = 0
+    place = _word(address)
+    old = place.value
+    place.value = 0
     if old:
         _decref(old)
 
 
 def kind_of(target: Any) -> int:
-    """What a coroutine, generator or async generator is doing now:
-
-    CREATED, SUSPENDED, DELEGATING, FINISHED or RUNNING.
-    """
+    """What a coroutine, generator or async generator is doing now: one of the kinds of `layout`."""
     layout = current()
-    return layout.states.get(ctypes.c_int8.from_address(id(target) + layout.state).value, RUNNING)
+    return layout.states.get(_int8(id(target) + layout.state).value, RUNNING)
+
+
+_NOWHERE: tuple[Any, ...] = (0, 0, (), (), 0)
 
 
 def standing(target: Any, code: types.CodeType) -> Standing:
     """Read where `target`, whose code is `code`, stands. Disturbs nothing: no frame object is made."""
     layout = current()
-    address = id(target)
-    kind = layout.states.get(ctypes.c_int8.from_address(address + layout.state).value, RUNNING)
+    facts = facts_of(code)
+    start = id(target) + layout.exception
+    raw = facts.words.unpack(_read(start, facts.words.size))
+    # The state byte lies in the fourth word: 27 bytes after the handled exception in every version.
+    byte = raw[3] >> 24 & 0xFF
+    kind = layout.states.get(byte - 256 if byte > 127 else byte, RUNNING)
     if kind >= FINISHED:
-        return Standing(kind, 0, 0, 0, ())
-    base = address + _BASE
-    pointer, top = _head(base, layout)
-    lasti = pointer - id(code) - CODE_START
-    count = (top - base) // WORD if layout.tagged else top & 0xFFFFFFFF
-    if not (0 <= count <= _MAX_SLOTS and 0 <= lasti < 1 << 24):
+        return Standing(kind, *_NOWHERE)
+    head = (_BASE - layout.exception) // WORD
+    top = raw[head - layout.top_back // WORD]
+    count = (top - id(target) - _BASE) // WORD if layout.tagged else top & 0xFFFFFFFF
+    lasti = raw[head - layout.pointer_back // WORD] - facts.start
+    if not (facts.fixed <= count <= facts.room and 0 <= lasti < facts.length):
         raise SystemError(f"frame of {code.co_qualname} is not readable: {count} slots, offset {lasti}")
-    words = _words(count).unpack(_read(base, count * WORD))
-    present = tuple(map((1).__lt__, words))  # null is 0, and 1 where slots are tagged
-    return Standing(kind, lasti, _mask(present), count, words)
-
-
-def _head(base: int, layout: Layout) -> tuple[int, int]:
-    head = _read(base - 24, 24)
-    back = 24 - layout.pointer_back, 24 - layout.top_back
-    pointer, top = (int.from_bytes(head[at : at + 8], "little") for at in back)
-    return pointer, top
+    words = raw[head : head + count]
+    return Standing(
+        kind, lasti, count, words, tuple(map((1).__lt__, words)), raw[0]
+    )  # null is 0 or, tagged, 1
 
 
 def values(target: Any, at: Standing, mask: int) -> list[Any]:
@@ -148,14 +203,18 @@ def values(target: Any, at: Standing, mask: int) -> list[Any]:
         return _tagged_values(at.words, mask)
     slots = _objects(at.size).from_address(id(target) + _BASE)
     found: list[Any] = []
-    for first, last in _runs(mask):
+    for first, last in runs(mask):
         found += slots[first:last]
     return found
 
 
 def _tagged_values(words: tuple[int, ...], mask: int) -> list[Any]:
+    plain = [word & ~3 for first, last in runs(mask) for word in words[first:last]]
+    tagged = [word for first, last in runs(mask) for word in words[first:last] if word & 3 == 3]
+    if not tagged:
+        return list(_objects(len(plain)).from_buffer((ctypes.c_ssize_t * len(plain))(*plain)))
     found: list[Any] = []
-    for first, last in _runs(mask):
+    for first, last in runs(mask):
         for word in words[first:last]:
             if word & 3 == 3:
                 found.append(TaggedInt(word))
@@ -167,148 +226,104 @@ def _tagged_values(words: tuple[int, ...], mask: int) -> list[Any]:
 def handled(target: Any) -> BaseException | None:
     """The exception that `target` is handling where it stands, or None."""
     address = id(target) + current().exception
-    if not ctypes.c_ssize_t.from_address(address).value:
-        return None
-    exception: BaseException | None = object_at(address)
+    exception: BaseException | None = object_at(address) if _word(address).value else None
     return exception
 
 
 def write(
     target: Any, code: types.CodeType, kind: int, lasti: int, mask: int, contents: list[Any], exception: Any
 ) -> None:
-    """Make `target`, fresh from calling its function, stand where another stood. Takes what is in `contents` over.
+    """Make `target`, fresh from calling its function, stand where another stood. Takes `contents` over.
 
-    The highest bit of `mask` stands past the last slot, and so says how many there are: the top of the stack
-    may be null.
-
-    Raises ValueError when the slots do not fit the code: nothing is written then.
+    The highest bit of `mask` stands past the last slot, and so says how many there are: the top of the stack may
+    be null. Raises ValueError when the slots do not fit the code: nothing is written then.
     """
     layout = current()
-    fixed = slot_count(code)
+    facts = facts_of(code)
     count = mask.bit_length() - 1
     mask ^= 1 << max(count, 0)
-    if mask.bit_count() != len(contents) or not fixed <= count <= fixed + code.co_stacksize:
+    if mask.bit_count() != len(contents) or not facts.fixed <= count <= facts.room:
         raise ValueError(f"{code.co_qualname}: the stored slots do not fit its code")
-    if not 0 <= lasti < len(code.co_code) or lasti & 1:
+    if not 0 <= lasti < facts.length or lasti & 1:
         raise ValueError(f"{code.co_qualname}: the stored position is outside its code")
+    if kind not in (CREATED, SUSPENDED, DELEGATING):
+        raise ValueError(f"{code.co_qualname}: what it was doing is not known")
     address = id(target)
-    base = address + _BASE
-    if kind == FINISHED:
-        raise ValueError("a finished coroutine has no slots")
-    _exchange(base, fixed, count, mask, contents, layout)
-    if layout.tagged:
-        ctypes.c_ssize_t.from_address(base - layout.top_back).value = base + count * WORD
-    else:
-        ctypes.c_int32.from_address(base - layout.top_back).value = count
-    if kind == CREATED:
-        return
-    ctypes.c_ssize_t.from_address(base - layout.pointer_back).value = id(code) + CODE_START + lasti
     if exception is not None:
         put(address + layout.exception, exception)
-    byte = layout.delegating if kind == DELEGATING else layout.suspended
-    ctypes.c_int8.from_address(address + layout.state).value = byte
+    _exchange(address + _BASE, facts, count, mask, contents, lasti if kind != CREATED else -1, layout)
+    if kind != CREATED:
+        _int8(address + layout.state).value = layout.delegating if kind == DELEGATING else layout.suspended
 
 
-def slot_count(code: types.CodeType) -> int:
-    """Number of locals, cells and free variables of `code`: the slots before its value stack."""
-    cells = code.co_cellvars
-    names = code.co_varnames
-    return len(names) + sum(1 for name in cells if name not in names) + len(code.co_freevars)
+def _exchange(
+    base: int, facts: Facts, count: int, mask: int, contents: list[Any], lasti: int, layout: Layout
+) -> None:
+    """Put `contents` into the slots of `mask`, null into the others, and set where the code stands.
 
-
-def slot_names(code: types.CodeType) -> tuple[str, ...]:
-    """The variable names of the slots before the value stack, in order."""
-    names = code.co_varnames
-    return (*names, *(name for name in code.co_cellvars if name not in names), *code.co_freevars)
-
-
-def _exchange(base: int, fixed: int, count: int, mask: int, contents: list[Any], layout: Layout) -> None:
-    """Put `contents` into the slots of `mask`, null into the others; release what stood there.
-
-    A fresh coroutine has its locals in place and no stack: what lies beyond `fixed` is memory nobody has written yet.
+    A fresh coroutine has its locals in place and no stack: beyond `fixed` is memory nobody has written yet.
     """
-    old = list(_words(fixed).unpack(_read(base, fixed * WORD)))
+    start = base - _HEAD_WORDS * WORD
+    old = _struct(_HEAD_WORDS + facts.fixed).unpack(_read(start, (_HEAD_WORDS + facts.fixed) * WORD))
+    head, before = list(old[:_HEAD_WORDS]), old[_HEAD_WORDS:]
+    if lasti >= 0:
+        head[_HEAD_WORDS - layout.pointer_back // WORD] = facts.start + lasti
+    at = _HEAD_WORDS - layout.top_back // WORD
     if layout.tagged:
-        new, null = [_tag(value) for value in contents], 1
-        old = [0 if word & 1 else word for word in old]  # not counted: nothing to release
+        head[at] = base + count * WORD
+        pointers: Any = [_tag(value) for value in contents]
+        before = tuple(0 if word & 1 else word for word in before)  # not counted: nothing to release
+        _keep_counted(contents)
+        null = 1
     else:
-        items = ctypes.c_ssize_t.from_address(id(contents) + _LIST_ITEMS).value
-        new, null = list(_words(len(contents)).unpack(_read(items, len(contents) * WORD))), 0
+        head[at] = head[at] & ~0xFFFFFFFF | count
+        pointers = _struct(len(contents)).unpack(
+            _read(_word(id(contents) + _LIST_ITEMS).value, len(contents) * WORD)
+        )
+        null = 0
     position = 0
     slots = [null] * count
-    for first, last in _runs(mask):
-        slots[first:last] = new[position : position + last - first]
+    for first, last in runs(mask):
+        slots[first:last] = pointers[position : position + last - first]
         position += last - first
-    if layout.tagged:
-        _take_tagged(contents)
-    ctypes.c_ssize_t.from_address(id(contents) + _LIST_SIZE).value = 0
-    _move(base, _words(count).pack(*slots), count * WORD)
-    for word in old:
-        if word:
+    _word(id(contents) + _LIST_SIZE).value = 0
+    _move(start, _struct(_HEAD_WORDS + count).pack(*head, *slots), (_HEAD_WORDS + count) * WORD)
+    for word in before:
+        if word not in _UNCOUNTED:
             _decref(word)
 
 
 def _tag(value: Any) -> int:
-    from sys import _is_immortal  # type: ignore[attr-defined]  # CPython 3.14 and later only
-
     if type(value) is TaggedInt:
         return value.word | 3
-    return id(value) | 1 if _is_immortal(value) else id(value)
+    return id(value) | 1 if sys._is_immortal(value) else id(value)  # type: ignore[attr-defined]  # from 3.14
 
 
-def _take_tagged(contents: list[Any]) -> None:
-    """The slots own counted objects only:
-
-    tagged integers stay owned by nobody but their list, so let go of them here.
-    """
+def _keep_counted(contents: list[Any]) -> None:
+    """Leave only what slots own: a tagged integer is none, so its stand-in is released with the list's place."""
     for index, value in enumerate(contents):
         if type(value) is TaggedInt:
             contents[index] = None
 
 
-def disarm(target: Any, code: types.CodeType) -> None:
-    """Make a suspended object run nothing when it is closed or dropped:
-
-    it then unwinds from a place outside every handler.
-    """
+def disarm(target: Any, code: types.CodeType, kind: int) -> None:
+    """Make a suspended object run nothing when it is closed or dropped: it then unwinds outside every handler."""
     layout = current()
     address = id(target)
     if type(target) is types.AsyncGeneratorType:
-        ctypes.c_int8.from_address(address + layout.flags + 1).value = 1  # closed: no finaliser hook is asked
-    if kind_of(target) not in (SUSPENDED, DELEGATING):
-        return
-    base = address + _BASE
-    ctypes.c_ssize_t.from_address(base - layout.pointer_back).value = (
-        id(code) + CODE_START + _silent_offset(code)
-    )
-    ctypes.c_int8.from_address(address + layout.state).value = layout.suspended
-
-
-_RESUME_AT_START: dict[int, tuple[types.CodeType, int]] = {}
-_CACHE_LIMIT = 20_000
-
-
-def _silent_offset(code: types.CodeType) -> int:
-    """Offset of `RESUME 0` in `code`: the start of the function, inside no handler of the user's."""
-    known = _RESUME_AT_START.get(id(code))
-    if known is not None and known[0] is code:
-        return known[1]
-    import dis
-
-    raw = code.co_code
-    resume = dis.opmap["RESUME"]
-    offset = next((at for at in range(0, len(raw), 2) if raw[at] == resume and raw[at + 1] & 3 == 0), 0)
-    if len(_RESUME_AT_START) >= _CACHE_LIMIT:
-        _RESUME_AT_START.clear()
-    _RESUME_AT_START[id(code)] = (code, offset)
-    return offset
+        _int8(address + layout.flags + 1).value = 1  # closed: no finaliser hook is asked
+    if kind in (SUSPENDED, DELEGATING):
+        facts = facts_of(code)
+        _word(address + _BASE - layout.pointer_back).value = facts.start + facts.silent
+        if kind == DELEGATING:
+            _int8(address + layout.state).value = layout.suspended
 
 
 def set_async_flags(target: Any, closed: bool, running: bool) -> None:
     """Restore what an async generator remembers besides its frame."""
     flags = id(target) + current().flags
-    ctypes.c_int8.from_address(flags + 1).value = closed
-    ctypes.c_int8.from_address(flags + 2).value = running
+    _int8(flags + 1).value = closed
+    _int8(flags + 2).value = running
 
 
 def async_flags(target: Any) -> tuple[bool, bool]:
