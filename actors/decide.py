@@ -28,8 +28,10 @@ _RUN = Decision(Verdict.CONSUME, needs_frame=True)
 _WAIT = Decision(Verdict.WAIT)
 
 
-def decide(record: Record | None, event: Event, registry: Registry, limits: Limits) -> Decision:
-    """The verdict on an event for this actor."""
+def decide(
+    record: Record | None, event: Event, registry: Registry, limits: Limits, deployment: str = ""
+) -> Decision:
+    """The verdict on an event for this actor. `deployment`: label of the code in `registry`."""
     if record is not None and event.origin in record.envelope.consumed:
         return Decision(Verdict.CONSUMED)
     if record is not None and _heard_beyond(record.envelope, event):
@@ -37,7 +39,7 @@ def decide(record: Record | None, event: Event, registry: Registry, limits: Limi
     if is_late(event):
         return _no_effect("stored after its sender had given it up")
     if event.kind == "mail":
-        return _mail(record, event, registry, limits)
+        return _mail(record, event, registry, limits, deployment)
     if record is None:
         return _unknown_actor(event)
     if event.kind != "start" and _other_run(record, event):
@@ -86,7 +88,9 @@ def _reply(event: Event, record: Record | None, *, error: str = "", message: str
 # mail
 
 
-def _mail(record: Record | None, event: Event, registry: Registry, limits: Limits) -> Decision:
+def _mail(
+    record: Record | None, event: Event, registry: Registry, limits: Limits, deployment: str
+) -> Decision:
     if len(event.payload) > limits.payload_bytes:
         return Decision(
             Verdict.DEAD,
@@ -100,7 +104,9 @@ def _mail(record: Record | None, event: Event, registry: Registry, limits: Limit
         return _WAIT
     if record.index.status.ended:
         return Decision(Verdict.DEAD, f"the actor has ended ({record.index.status})")
-    workflow = registry.workflows.get(record.index.workflow)
+    # Another version of the workflow may have other channels: only the one it last ran knows.
+    known_here = not deployment or record.index.deployment == deployment
+    workflow = registry.workflows.get(record.index.workflow) if known_here else None
     if workflow is not None and workflow.channels is not None and event.channel not in workflow.channels:
         known = ", ".join(sorted(workflow.channels)) or "none"
         return Decision(

@@ -59,6 +59,8 @@ class Draft:
         self.ran = False
         self.frame = record.frame
         self.pin = record.index.pin
+        self.pinned_to = record.index.pinned_to
+        self.lane = record.index.lane
         self.next_op = envelope.next_op
         self.waits = {wait.op: wait for wait in envelope.waits}
         self.calls = {call.op: call for call in envelope.calls}
@@ -197,6 +199,7 @@ class Draft:
             commit=facts.commit,
             previous=base.envelope.commit,
             epoch=facts.epoch,
+            lane_epoch=facts.lane_epoch,
             next_op=self.next_op,
             waits=waits,
             calls=tuple(self.calls[op] for op in sorted(self.calls)),
@@ -239,6 +242,9 @@ class Draft:
             hold=envelope.hold.kind if envelope.hold else "",
             hold_reason=envelope.hold.reason if envelope.hold else "",
             pin=self.pin,
+            pinned_to=self.pinned_to,
+            # Only the partition's owner flushes, seals and sweeps what has ended.
+            lane="" if status.ended else self.lane,
             children=sum(child.status != "ended" for child in envelope.children.values()),
             tags=self.tags,
             steps=self.steps,

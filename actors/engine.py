@@ -58,9 +58,13 @@ class Engine:
         limits: Limits | None = None,
         ids: Callable[[], str],
         random: Callable[[], float] = lambda: 0.0,
+        deployment: str = "",
     ) -> None:
-        """`ids` draws the names of runs (`[A-Za-z0-9_=-]`); `random`, from [0, 1), spreads retries."""
+        """`ids` draws the names of runs (`[A-Za-z0-9_=-]`); `random`, from [0, 1), spreads retries. `deployment` is
+        the label of the code in `registry`; empty: there is no other.
+        """
         self.registry = registry
+        self.deployment = deployment
         self.limits = limits or Limits()
         self._ids = ids
         self._random = random
@@ -69,7 +73,7 @@ class Engine:
 
     def decide(self, record: Record | None, event: Event) -> Decision:
         """What to do with an event. CONSUME means: give it to `turn`."""
-        return decide(record, event, self.registry, self.limits)
+        return decide(record, event, self.registry, self.limits, self.deployment)
 
     def order(self, events: Iterable[Event]) -> list[Event]:
         """The order in which one actor's events are looked at (PROTOCOL 4.1)."""
@@ -237,7 +241,7 @@ class Engine:
             if draft.status is not None or not draft.ran:
                 return
             if not driver.branches.table:
-                draft.frame, draft.pin = b"", ()
+                draft.frame, draft.pin, draft.pinned_to = b"", (), ""
                 return
             try:
                 frame = frames.dump(driver.branches, size_limit=self.limits.frame_bytes)
@@ -246,6 +250,8 @@ class Engine:
                 driver.run()
                 continue
             draft.frame, draft.pin = frame.data, frame.pin
+            alone = turn.workflow is not None and turn.workflow.pin == "deployment"
+            draft.pinned_to = draft.facts.deployment if alone else ""
             driver.branches.size = len(frame.data)
             return
         raise _Defect(RuntimeError("the workflow goes on awaiting with values that cannot be stored"))
@@ -324,13 +330,21 @@ class Engine:
 
         return self._run(base, Branches(), event, now, facts, act)
 
-    def admit(self, record: Record | None, event: Event, now: float, facts: Facts) -> Turn:
+    def admit(
+        self, record: Record | None, event: Event, now: float, facts: Facts, *, deployment: str = ""
+    ) -> Turn:
         """Take a start without running its code yet; `continuations` then begins it.
 
-        For an owner that must count an attempt before user code runs, also for a run that has no record yet (I7).
-        Raises `EventRefused` as `turn`.
+        For an owner that must count an attempt before user code runs, also for a run that has no record yet (I7); and
+        for a run of another `deployment`, which goes on its lane at once (a delayed one when its time has come). Its
+        code is not here, so its arguments are checked there. Raises `EventRefused` as `turn`.
         """
-        draft = Draft(self._new_record(record, event, now, facts), now, facts, self.limits)
+        base = self._new_record(record, event, now, facts, deployment)
+        delay = event.body.get("delay")
+        if isinstance(delay, int | float) and delay > 0:
+            return self._delayed(base, event, now, facts, float(delay))
+        draft = Draft(base, now, facts, self.limits)
+        draft.lane = deployment
         draft.consume(event)
         if event.reply:
             index = draft.base.index
@@ -348,13 +362,18 @@ class Engine:
             draft.effects.append(Reply(event.reply, body))
         return self._finish(draft, None)
 
-    def _new_record(self, before: Record | None, event: Event, now: float, facts: Facts) -> Record:
-        """The record of a run that has not begun: it knows its arguments and waits for its start."""
+    def _new_record(
+        self, before: Record | None, event: Event, now: float, facts: Facts, deployment: str = ""
+    ) -> Record:
+        """The record of a run that has not begun: it knows its arguments and waits for its start. `deployment`: whose
+        code it is, if it is not here.
+        """
         body = event.body
+        name = str(body.get("workflow"))
+        args = bytes(body.get("args", b"[[],{}]"))
         try:
-            workflow = self.registry.workflow(str(body.get("workflow")))
-            args = bytes(body.get("args", b"[[],{}]"))
-            workflow.signature.decode_args(args)
+            if not deployment:
+                self.registry.workflow(name).signature.decode_args(args)
         except NoSuchWorkflow as unknown:
             raise self._start_refused(event, "no such workflow", str(unknown)) from None
         except (PayloadError, TypeError) as wrong:
@@ -364,12 +383,12 @@ class Engine:
         index = Index(
             actor=event.actor,
             run=self._ids(),
-            workflow=workflow.name,
+            workflow=name,
             status=Status.RUNNABLE,
             transition=0,
             created=now,
             updated=now,
-            deployment=facts.deployment,
+            deployment=deployment or facts.deployment,
             parent=sender.actor if sender else "",
             tags=tuple(str(tag)[:200] for tag in body.get("tags") or ())[:64],
         )
@@ -454,13 +473,36 @@ class Engine:
         return Turn(draft.finish(), None)
 
     def hold(
-        self, record: Record, kind: str, reason: str, now: float, facts: Facts, traceback: str = ""
+        self,
+        record: Record,
+        kind: str,
+        reason: str,
+        now: float,
+        facts: Facts,
+        traceback: str = "",
+        *,
+        by: str = "",
     ) -> Turn:
-        """Hold an actor: `quarantined`, or `pin` when its code is not here."""
+        """Hold an actor: `quarantined`, or `pin` when its code is not here; off any lane then. `by`: who holds it,
+        this node by default.
+        """
         draft = Draft(record, now, facts, self.limits)
+        if kind == "pin":
+            draft.lane = ""
         draft.hold = msgspec.convert(
-            {"kind": kind, "reason": reason, "by": facts.node, "at": draft.now, "traceback": traceback}, Hold
+            {"kind": kind, "reason": reason, "by": by or facts.node, "at": draft.now, "traceback": traceback},
+            Hold,
         )
+        return Turn(draft.finish(), None)
+
+    def lane(self, record: Record, deployment: str, now: float, facts: Facts) -> Turn:
+        """Put an actor on the lane of a deployment that has its code (PROTOCOL 8), or take it off (""). A hold for its
+        pin is over then.
+        """
+        draft = Draft(record, now, facts, self.limits)
+        draft.lane = deployment
+        if deployment and draft.hold is not None and draft.hold.kind == "pin":
+            draft.hold = None
         return Turn(draft.finish(), None)
 
     def unhold(self, record: Record, now: float, facts: Facts) -> Turn:

@@ -147,6 +147,8 @@ class Facts:
     """Numbers of outbox entries known flushed; all others are carried over."""
     gone: frozenset[Origin] = frozenset()
     """Consumed origins of which no copy is stored any more."""
+    lane_epoch: int = 0
+    """Set by a lane node: the epoch of its lane; `epoch` is then the one that the record has."""
 
 
 @dataclass(frozen=True, slots=True)

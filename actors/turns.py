@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import orjson
 from sojourn.codecs.durations import Backoff
+from sojourn.codecs.errors import PayloadError
 from sojourn.codecs.record import (
     Cancelling,
     Child,
@@ -110,9 +111,15 @@ def start_code(turn: TurnInProgress) -> None:
     for op, wait in list(draft.waits.items()):
         if wait.kind == "start":
             draft.settle(op)
-    args, kwargs = turn.workflow.signature.decode_args(bytes(draft.args))
+    try:
+        args, kwargs = turn.workflow.signature.decode_args(bytes(draft.args))
+        code = turn.workflow.fn(*args, **kwargs)
+    except (PayloadError, TypeError) as wrong:
+        # The start was accepted where this code is not: by another deployment's node, or before a change.
+        terminal(draft, Status.FAILED, of_exception(wrong))
+        return
     draft.args = msgspec.Raw(b"null")
-    turn.running.start(turn.workflow.fn(*args, **kwargs))
+    turn.running.start(code)
 
 
 # mail and time

@@ -255,7 +255,10 @@ class Index(msgspec.Struct, frozen=True, omit_defaults=True):
     """"paused", "quarantined" or "pin" when the actor is held, with `hold_reason`."""
     hold_reason: str = ""
     lane: str = ""
+    """Deployment whose nodes run the actor, while its partition's owner lacks its code; empty: the owner does."""
     pin: tuple[str, ...] = ()
+    pinned_to: str = ""
+    """Deployment that alone may resume it (`@workflow(pin="deployment")`), whatever else has its code."""
     parent: str = ""
     children: int = 0
     tags: tuple[str, ...] = ()
@@ -276,6 +279,9 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
     commit: str
     previous: str
     epoch: int
+    """Of the partition's owner at its last commit; a lane node's commit keeps it."""
+    lane_epoch: int = 0
+    """Of the lane's owner, when a lane node made the last commit; 0: the partition's owner did."""
     next_op: int = 1
     waits: tuple[Wait, ...] = ()
     calls: tuple[PendingCall, ...] = ()
