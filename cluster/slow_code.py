@@ -1,7 +1,7 @@
 """Which lines of workflow code are followed by slow code: a step's result that leads there is recorded before it (PROTOCOL 4.9).
 
 Normally a result is stored with the next suspension, so the plain code between two awaits runs again when the process dies in
-it. code last took long, its being repeated is likelier and dearer than one more write.
+it. Where that code last took long, repeating it is likelier and dearer than one more write.
 """
 
 from __future__ import annotations
