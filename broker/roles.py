@@ -2,9 +2,10 @@
 
 | role | account | may | |---|---|---| | admin | inside | create, change and purge the namespace's streams,
 and everything a node may | | node | inside | own partitions: records, consumers, held events, timers, dead
-letters; delete single held messages | | starter | own | start and signal actors, learn of changes, read
-records' stream and the cluster's keys | | signaller | own | send mail on user channels, nothing else | |
-reader | own | read records' stream, dead letters, the cluster's keys; no write at all | | operator | own |
+letters; delete single held messages; answer questions | | starter | own | start and signal actors, ask owners
+about them, learn of changes, read records' stream and the cluster's keys | | signaller | own | send mail on
+user channels, nothing else | | reader | own | ask owners, read records' stream, dead letters, the cluster's
+keys; no write at all | | operator | own |
 what a reader may, and control messages by verb |
 
 **Why accounts and not permissions alone.** A server answers every message it stores to the reply subject
@@ -46,7 +47,8 @@ class Role(StrEnum):
         return self in (Role.ADMIN, Role.NODE)
 
 
-OPERATOR_VERBS = ("cancel", "terminate", "pause", "resume", "release", "restart")
+OPERATOR_VERBS = ("cancel", "terminate", "pause", "resume", "release", "restart", "drain")
+"""`drain` is for nodes, the others for actors."""
 OUTSIDE_API = "SJ.API"
 _API = "$JS.API"
 
@@ -97,7 +99,7 @@ def permissions(role: Role, subjects: Subjects, *, verbs: Iterable[str] = OPERAT
     if role is not Role.SIGNALLER:
         subscribe.append(f"{root}.changed.>")
     if role.inside:
-        subscribe.append(f"{root}.probe.>")
+        subscribe += [f"{root}.probe.>", f"{root}.node.>", f"{root}.q.*", f"{root}.members"]
         publish = _node(subjects) if role is Role.NODE else _admin(subjects)
     else:
         publish = [
@@ -143,10 +145,16 @@ def _outside_subjects(role: Role, subjects: Subjects, verbs: Iterable[str]) -> l
         case Role.SIGNALLER:
             return [f"{root}.mail.*.*"]
         case Role.STARTER:
-            return [f"{root}.mail.*.*", f"{root}.ctl.*.start"]
+            return [f"{root}.mail.*.*", f"{root}.ctl.*.start", f"{root}.q.*"]
         case Role.OPERATOR:
-            return [f"{root}.ctl.*.{token(verb, 'a control verb')}" for verb in verbs]
+            return [*(_verb(root, token(verb, "a control verb")) for verb in verbs), f"{root}.q.*"]
+        case Role.READER:
+            return [f"{root}.q.*"]  # questions to owners: they change nothing
     return []
+
+
+def _verb(root: str, verb: str) -> str:
+    return f"{root}.node.*.drain" if verb == "drain" else f"{root}.ctl.*.{verb}"
 
 
 def _outside_calls(role: Role, subjects: Subjects) -> list[str]:
@@ -159,7 +167,13 @@ def _outside_calls(role: Role, subjects: Subjects) -> list[str]:
 
 
 def _changes(role: Role, subjects: Subjects) -> list[str]:
-    return [] if role is Role.SIGNALLER else [f"sj.{subjects.namespace}.changed.>"]
+    """What owners send to a role: news of records, and answers to what it asked for (a control message
+    names where the answer goes; the owner sends it in the account of the streams).
+    """
+    if role is Role.SIGNALLER:
+        return []
+    answers = [f"{inbox_prefix(role)}.>"] if role in (Role.STARTER, Role.OPERATOR) else []
+    return [f"sj.{subjects.namespace}.changed.>", *answers]
 
 
 def _imports(user: User, subjects: Subjects, inside: str) -> list[object]:
@@ -204,7 +218,9 @@ def _admin(subjects: Subjects) -> list[str]:
 
 
 _CONSUMER_CALLS = ("NAMES.{0}", "INFO.{0}.*", "CREATE.{0}.>", "DELETE.{0}.*", "MSG.NEXT.{0}.*")
-_NODE_STORES = ("ctl", "done", "send", "wake", "timer", "lane", "held", "step", "dead", "probe")
+_NODE_STORES = ("ctl", "done", "send", "wake", "timer", "lane", "held", "step", "dead", "probe", "node", "q")
+_SERVICE_REPLIES = "_R_.>"
+"""Where the server takes the answer to a request of another account."""
 
 
 def _node(subjects: Subjects) -> list[str]:
@@ -220,7 +236,9 @@ def _node(subjects: Subjects) -> list[str]:
         f"$KV.{subjects.cluster_bucket}.>",
         f"$O.{subjects.values_bucket}.>",
         *(f"{root}.{store}.>" for store in _NODE_STORES),
+        f"{root}.members",
         *(f"{inbox_prefix(role)}.>" for role in Role),
+        _SERVICE_REPLIES,
     ]
 
 

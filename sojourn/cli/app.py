@@ -27,6 +27,8 @@ COMMANDS: Final[dict[str, str]] = {
     "dead": "dead:dead",
     "check": "operators:check",
     "topology": "operators:topology",
+    "roles": "roles:roles",
+    "keys": "keys:keys",
     "doctor": "doctor:doctor",
 }
 """Each command as `module:attribute` inside `sojourn.cli`, in the order of the help page."""

@@ -2,6 +2,8 @@
 
 The address is, in this order: `--server`, the environment's SOJOURN_SERVER, the server of a `sojourn dev`
 running in this folder (it leaves its address in `.sojourn/dev.json`), and nats://127.0.0.1:4222.
+
+`--role` says which of `broker.roles` the user has: each role has an inbox and a way to the JetStream API of its own.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import functools
 import getpass
 import logging
 import socket
+import ssl
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -32,9 +35,14 @@ if TYPE_CHECKING:
 
 DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
 CONNECT_SECONDS: Final = 3.0
+ROLES: Final = ("admin", "node", "starter", "signaller", "reader", "operator")
+"""`broker.roles.Role`, named here so that a help page loads no broker; a test compares them."""
+SYSTEM_TLS: Final = "system"
 
 P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
+
+_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 def operator() -> str:
@@ -55,6 +63,17 @@ class Connection:
     credentials: Path | None = None
     user: str = ""
     password: str = ""
+    role: str | None = None
+    """None: a user that may do everything in its account."""
+    tls_ca: str | None = None
+    """File with the authorities that the server's certificate is checked against, or `SYSTEM_TLS`."""
+
+    @property
+    def inbox_prefix(self) -> str:
+        """Where this user may receive replies."""
+        from sojourn.broker.roles import Role, inbox_prefix
+
+        return inbox_prefix(Role(self.role)) if self.role else "_INBOX"
 
     @asynccontextmanager
     async def broker(self) -> AsyncIterator[NatsBroker]:
@@ -70,6 +89,7 @@ class Connection:
     def options(self, name: str) -> NatsOptions:
         """Options of a connection, under a name that operators see on the server."""
         from sojourn.broker.nats import NatsOptions
+        from sojourn.broker.roles import Role, api_prefix
 
         return NatsOptions(
             servers=tuple(self.server.split(",")),
@@ -77,8 +97,16 @@ class Connection:
             credentials=str(self.credentials) if self.credentials else None,
             user=self.user or None,
             password=self.password or None,
+            inbox_prefix=self.inbox_prefix,
+            api_prefix=api_prefix(Role(self.role)) if self.role else "$JS.API",
+            tls=self._tls(),
             connect_timeout=CONNECT_SECONDS,
         )
+
+    def _tls(self) -> ssl.SSLContext | None:
+        if self.tls_ca is None:
+            return None
+        return ssl.create_default_context(cafile=None if self.tls_ca == SYSTEM_TLS else self.tls_ca)
 
     async def subjects(self, broker: Broker) -> Subjects:
         """The names of this namespace, with the number of partitions that was applied. Raises `StreamNotFound`."""
@@ -87,6 +115,8 @@ class Connection:
         from sojourn.broker.topology import read_topology
 
         names = Subjects(self.namespace, 1)
+        if self.role == "signaller":  # it may not read what was applied; mail is addressed without partitions
+            return names
         topology = await read_topology(broker, names)
         if topology is None:
             raise StreamNotFound(names.cluster_stream)
@@ -98,7 +128,9 @@ class Connection:
         from sojourn.actors.client import Client
 
         async with self.broker() as broker:
-            client = Client(broker, await self.subjects(broker), by=operator())
+            client = Client(
+                broker, await self.subjects(broker), by=operator(), inbox_prefix=self.inbox_prefix
+            )
             try:
                 yield client
             finally:
@@ -116,6 +148,10 @@ def connection_options(function: F) -> F:
         creds: Path | None,
         user: str | None,
         password: str | None,
+        user_file: Path | None,
+        password_file: Path | None,
+        role: str | None,
+        tls_ca: str | None,
         **kwargs: Any,
     ) -> Any:
         running = DevFile.read(Path.cwd()) if server is None else None
@@ -123,12 +159,31 @@ def connection_options(function: F) -> F:
             server=server or (running.server if running else DEFAULT_SERVER),
             namespace=namespace or (running.namespace if running else "default"),
             credentials=creds,
-            user=user or "",
-            password=password or "",
+            user=_first_line(user_file) if user_file else user or "",
+            password=_first_line(password_file) if password_file else password or "",
+            role=role,
+            tls_ca=tls_ca,
         )
         return function(*args, connection=connection, **kwargs)
 
     for option in (
+        click.option(
+            "--tls-ca",
+            envvar="SOJOURN_TLS_CA",
+            help=f"Encrypt; check the server against the authorities in this file, or `{SYSTEM_TLS}`.",
+        ),
+        click.option(
+            "--role",
+            envvar="SOJOURN_ROLE",
+            type=click.Choice(ROLES),
+            help="The user's role (`sojourn roles`).",
+        ),
+        click.option(
+            "--password-file", envvar="SOJOURN_PASSWORD_FILE", type=_FILE, help="File with the password."
+        ),
+        click.option(
+            "--user-file", envvar="SOJOURN_USER_FILE", type=_FILE, help="File with the user's name."
+        ),
         click.option(
             "--password", envvar="SOJOURN_PASSWORD", help="Password of --user; better in SOJOURN_PASSWORD."
         ),
@@ -136,7 +191,7 @@ def connection_options(function: F) -> F:
         click.option(
             "--creds",
             envvar="SOJOURN_CREDS",
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            type=_FILE,
             help="NATS credentials file.",
         ),
         click.option("-n", "--namespace", envvar="SOJOURN_NAMESPACE", help="Namespace.  [default: default]"),
@@ -149,6 +204,10 @@ def connection_options(function: F) -> F:
     ):
         with_connection = option(with_connection)
     return with_connection  # type: ignore[return-value]  # click's options change the parameters behind the type's back
+
+
+def _first_line(path: Path) -> str:
+    return path.read_text().partition("\n")[0].strip()
 
 
 def reported(function: Callable[Concatenate[Output, P], Awaitable[Exit | None]]) -> Callable[P, None]:
