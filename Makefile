@@ -11,6 +11,9 @@ SUITS := import sys, ensurepip, venv; sys.exit(not (3, 11) <= sys.version_info[:
 PYTHON ?= $(shell for p in python3 python3.15 python3.14 python3.13 python3.12 python3.11; do \
 	"$$p" -c '$(SUITS)' 2>/dev/null && { echo "$$p"; break; }; done)
 
+# More than cores: tests of whole processes mostly wait for leases and timers to end.
+WORKERS ?= 4
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format bench types lock clean
 
@@ -21,7 +24,7 @@ demo: $(VENV)/.ready ## 200 workflows on three nodes: one is killed, one drains
 	@$(BIN)/sojourn demo
 
 test: $(VENV)/.ready ## The whole test suite
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 lint: $(VENV)/.ready-lint types ## ruff, mypy --strict, pyright on the public types
 	$(BIN)/ruff check .
