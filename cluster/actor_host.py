@@ -15,12 +15,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from sojourn.actors.events import Decision, Event, StepDone, Verdict
 from sojourn.broker.errors import BrokerClosed, BrokerError
-from sojourn.broker.seam import Delivery
+from sojourn.broker.seam import Delivery, Publish
+from sojourn.broker.subjects import ActorId, Token
 
+from .away import NUDGE_SECONDS, Away
 from .commits import HigherEpoch, Overtaken
 from .mailbox import MOVE_AFTER_SECONDS, UNKNOWN_EVENTS, UNKNOWN_SECONDS, Mailbox
 from .mailroom import Arrival, HeldRef, Item, Phase
@@ -38,6 +41,8 @@ CONTROL: Final = frozenset(
 )
 AGAIN_SECONDS: Final = (0.1, 5.0)
 """First and longest pause after something failed that may work later: a read without answer, a full stream."""
+REFUSALS: Final = 64
+"""Dead letters and answers of one actor on the wire at a time."""
 DEFECTS: Final = 3
 """Failures of Sojourn's own code in a row after which an actor is quarantined: it must not take its partition along (I6)."""
 
@@ -58,6 +63,9 @@ class ActorHost:
         self._flush_at = 0.0
         self._move_at = 0.0
         self._defects = 0
+        self._away: Away | None = None
+        self._in_doubt = False
+        """Somebody else may have written the record."""
 
     def __repr__(self) -> str:
         state = "at work" if self._task is not None else "resting"
@@ -109,6 +117,18 @@ class ActorHost:
     def lease_ended(self) -> None:
         """A runner is gone, or other code is here: look at pending calls and at the pin again."""
         self._turner.look_again()
+        self.wake()
+
+    def look_away(self) -> None:
+        """An actor on a lane has had events in HELD for a while: nudge again, see whether it is back."""
+        self._in_doubt = True
+        if self._away is not None:
+            self._away.look()
+        self.wake()
+
+    def nudged(self, *, news: bool) -> None:
+        """The owner of the partition told this lane of the actor. `news`: events are in HELD that were not known."""
+        self._in_doubt = self._in_doubt or not news
         self.wake()
 
     @property
@@ -167,8 +187,10 @@ class ActorHost:
                 return
 
     def _emptied(self) -> None:
-        """The last acknowledgement is confirmed: there may be nothing left to stay for."""
-        if self._task is None:
+        """The last acknowledgement is confirmed: there may be nothing left to stay for, or more to sweep."""
+        if len(self._serving.held.of(self.actor)):
+            self.wake()
+        elif self._task is None:
             self._rest()
 
     def _rest(self) -> None:
@@ -201,8 +223,21 @@ class ActorHost:
         hot = await turner.loaded()
         if turner.unreadable:
             return self._move([item for item in self.mailbox if item.phase is Phase.WAITING], at_once=True)
+        if self._in_doubt:
+            self._in_doubt = False
+            if hot.record is not None and not await turner.is_newest(hot):
+                turner.forget()
+                return True
+        if turner.is_elsewhere(hot):
+            return await self._leave_lane(hot)
+        if turner.is_away(hot):
+            return await self._advance_away(hot)
+        self._away = None
+        serving.away.pop(self.actor, None)
         if not serving.releasing and await turner.first_things(hot):
             return True
+        if hot.record is None:
+            self._remember_unknown()
         if await self.mailbox.fetch_held(hot.record, serving.services.clock.now()):
             return True
         decided = self._decide(hot)
@@ -212,8 +247,8 @@ class ActorHost:
         if await self._flush(hot):
             return True
         if self._results:
-            await turner.local(hot, self._results[0][1])
-            self._results.popleft()
+            if await turner.local(hot, self._results[0][1]):
+                self._results.popleft()
             return True
         if await turner.go_on(hot):
             return True
@@ -230,6 +265,50 @@ class ActorHost:
             return False
         held = hot.record is not None and hot.record.envelope.hold is not None
         return self._move(decided.waiting + (decided.consumed if held else []), at_once=held)
+
+    # ---- lanes
+
+    async def _advance_away(self, hot: Hot) -> bool:
+        """This node owns the partition, and a lane node runs the actor."""
+        if self._away is None:
+            self._away = Away(self._serving, self.actor, self.mailbox, self._turner)
+        self._hand_over_results()
+        if self._serving.releasing:
+            return False
+        return await self._away.advance(hot, self._submit, self._refuse)
+
+    async def _leave_lane(self, hot: Hot) -> bool:
+        """This node has a lane, and the actor is not on it: forget it, and tell the owner if it was given back from here."""
+        serving, record = self._serving, hot.record
+        self._hand_over_results()
+        if record is not None and not record.index.lane and record.envelope.lane_epoch:
+            services = serving.services
+            subject = services.subjects.wake(ActorId(self.actor), Token("nudge"))
+            await services.broker.publish(Publish(subject, b"{}", ttl=NUDGE_SECONDS))
+            services.fault("owner_nudged", self.actor)
+        serving.held.forget(self.actor)
+        self.mailbox.clear()
+        self._turner.forget()
+        return False
+
+    def _hand_over_results(self) -> None:
+        """What steps brought that ended here is for whoever runs the actor."""
+        services = self._serving.services
+        while self._results:
+            services.steps.hand_over(services, *self._results.popleft())
+
+    def _submit(self, items: Sequence[Item]) -> None:
+        if items:
+            self._serving.mover.submit(
+                Parcel(self.actor, tuple(items), self._moved_away, self._mailbox_full, self.wake)
+            )
+        else:
+            self.wake()  # what was to be moved is gone
+
+    def _moved_away(self, item: Item, ref: HeldRef) -> None:
+        self.mailbox.moved(item, ref)
+        if self._away is not None:
+            self._away.moved()
 
     # ---- events
 
@@ -265,6 +344,12 @@ class ActorHost:
             return True
         return not event.held and serving.unknown_events >= UNKNOWN_EVENTS
 
+    def _remember_unknown(self) -> None:
+        """What is held for an actor without record expires: the partition wakes this actor then."""
+        oldest = min((ref.time for _, ref in self._serving.held.of(self.actor)), default=None)
+        if oldest is not None:
+            self._serving.unknown[self.actor] = oldest + UNKNOWN_SECONDS
+
     async def _consume(self, hot: Hot, item: Item, decision: Decision) -> bool:
         refusal = await self._turner.consume(hot, item, needs_frame=decision.needs_frame)
         if refusal is not None:
@@ -276,14 +361,25 @@ class ActorHost:
         if not await self._turner.is_newest(hot):
             self._turner.forget()
             return True
-        services = self._serving.services
-        for item, decision in refused:
-            for message in decision.answers:
-                await answer(services, message)
-            await self.mailbox.refuse(item, decision)
-            if decision.reply is not None:
-                await send_reply(services, decision.reply)
+        for item, _ in refused:
+            if _names_the_future(hot, item.event):
+                # Told on a leader read: the record, not the message, is what went back (I8).
+                await self._turner.quarantine(
+                    f"storage went back: a {item.event.kind} names what the record has yet to do"
+                )
+                return True
+        for start in range(0, len(refused), REFUSALS):
+            part = refused[start : start + REFUSALS]
+            await asyncio.gather(*(self._refuse_one(item, decision) for item, decision in part))
         return True
+
+    async def _refuse_one(self, item: Item, decision: Decision) -> None:
+        services = self._serving.services
+        for message in decision.answers:
+            await answer(services, message)
+        await self.mailbox.refuse(item, decision)
+        if decision.reply is not None:
+            await send_reply(services, decision.reply)
 
     async def _flush(self, hot: Hot) -> bool:
         """Publish what the record's outbox allows; whether that changed anything. What the broker does not take is tried again later."""
@@ -307,18 +403,27 @@ class ActorHost:
         self._move_at = min(loose) + MOVE_AFTER_SECONDS if loose and not overdue else 0.0
         if overdue:
             self._serving.mover.submit(
-                Parcel(self.actor, overdue, self._moved, self._mailbox_full, self.wake)
+                Parcel(self.actor, overdue, self.mailbox.moved, self._mailbox_full, self.wake)
             )
         return False
-
-    def _moved(self, item: Item, ref: HeldRef) -> None:
-        self.mailbox.moved(item, ref)
-        if self._turner.is_unknown():
-            self._serving.remember_unknown(self.actor, item.event.time + UNKNOWN_SECONDS)
 
     def _mailbox_full(self, item: Item) -> None:
         self.mailbox.full(item)
         self.wake()
+
+
+def _names_the_future(hot: Hot, event: Event) -> bool:
+    """Whether an internal message names an operation of this run that its record has not begun."""
+    record, number = hot.record, event.body.get("n" if event.kind == "timer" else "op")
+    return (
+        record is not None
+        and not record.index.status.ended
+        and record.envelope.hold is None
+        and event.kind in ("timer", "done", "child-done", "refused")
+        and event.body.get("run") == record.index.run
+        and isinstance(number, int)
+        and number >= record.envelope.next_op
+    )
 
 
 class _Decided:

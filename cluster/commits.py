@@ -82,7 +82,9 @@ async def commit(
             await services.wait_may_act()
         services.fault("before_commit", actor)
         try:
-            revision = await services.frames.put(key, data, expect=expect, headers=headers, ttl=ttl)
+            revision = await services.frames.put(
+                key, data, expect=expect, headers=headers, ttl=ttl, rollup=ttl is not None
+            )
         except (WrongLastSequence, OutcomeUnknown):
             services.meter.count("commit_conflicts")
             settled = await _settle(services, actor, record.envelope.commit, expect)

@@ -8,8 +8,8 @@ The last two are decided on a leader read of the record, and a dead letter is wr
 from __future__ import annotations
 
 import asyncio
-import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from sojourn.actors.events import Decision, Event, Verdict
@@ -18,7 +18,7 @@ from sojourn.broker.seam import Delivery
 from sojourn.codecs.record import Origin, Record
 
 from .arrivals import Unparsable, held_arrival
-from .mailroom import Arrival, HeldRef, Item, Phase
+from .mailroom import Arrival, HeldOf, HeldRef, Item, Phase
 
 if TYPE_CHECKING:
     from .serving import Serving
@@ -49,17 +49,14 @@ class Mailbox:
         self._items: dict[Origin, Item] = {}
 
     def __repr__(self) -> str:
-        return f"<Mailbox of {self._actor}: {len(self._items)} loaded, {len(self.refs())} held>"
+        held = len(self._serving.held.of(self._actor))
+        return f"<Mailbox of {self._actor}: {len(self._items)} loaded, {held} held>"
 
     def __len__(self) -> int:
         return len(self._items)
 
     def __iter__(self) -> Iterator[Item]:
         return iter(tuple(self._items.values()))
-
-    def refs(self) -> Mapping[Origin, HeldRef]:
-        """What lies in HELD for this actor."""
-        return self._serving.held.of(self._actor)
 
     # ---- in
 
@@ -69,7 +66,7 @@ class Mailbox:
         if item is None:
             now = self._serving.services.monotonic()
             item = self._items[event.origin] = Item(event, parsed, delivery.message, now)
-            ref = self._serving.held.of(self._actor).get(event.origin)
+            ref = self._serving.held.get(self._actor, event.origin)
             item.held_seq = ref.seq if ref is not None else None
         if item.delivery is None:
             self._serving.unacknowledged += 1
@@ -103,14 +100,13 @@ class Mailbox:
 
         Reading them after the record is the second look that the load asks for: another owner may have deleted them meanwhile.
         """
-        refs = self._serving.held.of(self._actor)
-        if not refs:
+        held = self._serving.held.of(self._actor)
+        if not held.others and not held.mail:
             return False
-        wanted = [origin for origin in _wanted(refs, record, now) if origin not in self._items]
+        wanted = _wanted(held, record, now, self._items)
         if not wanted:
             return False
-        found = await asyncio.gather(*(self._fetch(origin, refs[origin]) for origin in wanted))
-        return any(found)
+        return any(await asyncio.gather(*(self._fetch(origin, ref) for origin, ref in wanted)))
 
     async def _fetch(self, origin: Origin, ref: HeldRef) -> bool:
         services = self._serving.services
@@ -131,7 +127,6 @@ class Mailbox:
 
     def release_consumed(self, consumed: Iterable[Origin]) -> bool:
         """The record is clean: acknowledge what it consumed, wherever its copies are. Whether there was anything to do."""
-        refs = self._serving.held.of(self._actor)
         found = False
         for origin in consumed:
             item = self._items.get(origin)
@@ -139,8 +134,8 @@ class Mailbox:
                 if item.phase is Phase.WAITING:
                     self.settle(item)
                     found = True
-            elif origin in refs:
-                self._delete_held(origin, refs[origin].seq)
+            elif (ref := self._serving.held.get(self._actor, origin)) is not None:
+                self._delete_held(origin, ref.seq)
                 found = True
         return found
 
@@ -238,11 +233,7 @@ class Mailbox:
         if not loose:
             return []
         oldest = min(item.arrived for item in loose)
-        if (
-            at_once
-            or now - oldest >= MOVE_AFTER_SECONDS
-            or (len(loose) > MOVE_OVER and self._serving.crowded())
-        ):
+        if at_once or now - oldest >= MOVE_AFTER_SECONDS or len(loose) > MOVE_OVER:
             return sorted(loose, key=lambda item: item.origin)
         return loose[:0]
 
@@ -255,10 +246,13 @@ class Mailbox:
             self._acknowledge(item)
 
     def full(self, item: Item) -> None:
-        """HELD has no room for this event: it is decided again, and dead."""
+        """HELD has no room for this event. Mail is dead; an event that the actor needs to go on stays in memory and tries again."""
         if self._items.get(item.origin) is item:
             item.phase = Phase.WAITING
-            item.homeless = True
+            if item.event.kind == "mail":
+                item.homeless = True
+            else:
+                item.not_before = self._serving.services.monotonic() + FULL_SECONDS
 
     # ---- all at once
 
@@ -274,18 +268,24 @@ class Mailbox:
             self._remove(origin)
 
 
-def _wanted(refs: Mapping[Origin, HeldRef], record: Record | None, now: float) -> list[Origin]:
-    """The held events that the actor's record could use now."""
+def _wanted(
+    held: HeldOf, record: Record | None, now: float, loaded: Container[Origin]
+) -> list[tuple[Origin, HeldRef]]:
+    """The held events that the actor's record could use now and that are not loaded: all that is no mail, the earliest of each channel."""
     if record is None:
-        due = (o for o, ref in refs.items() if not ref.is_mail or now - ref.time >= UNKNOWN_SECONDS)
-        return heapq.nsmallest(SWEEP, due)
-    left = {o: ref for o, ref in refs.items() if o not in record.envelope.consumed}
+        pairs = (p for p in held if not p[1].is_mail or now - p[1].time >= UNKNOWN_SECONDS)
+        return list(islice((pair for pair in pairs if pair[0] not in loaded), SWEEP))
+    consumed = record.envelope.consumed
     if record.index.status.ended:
-        return heapq.nsmallest(SWEEP, left)
+        pairs = (pair for pair in held if pair[0] not in consumed)
+        return list(islice((pair for pair in pairs if pair[0] not in loaded), SWEEP))
+    others = [pair for pair in held.others.items() if pair[0] not in consumed and pair[0] not in loaded]
     if record.envelope.hold is not None:
-        return [o for o, ref in left.items() if ref.kind == "ctl"]
-    wanted = [o for o, ref in left.items() if not ref.is_mail]
-    for channel in {name for w in record.envelope.waits if w.kind == "receive" for name in w.channels}:
-        mail = (o for o, ref in left.items() if ref.is_mail and ref.name == channel)
-        wanted += heapq.nsmallest(FETCH, mail)
-    return wanted
+        return [pair for pair in others if pair[1].kind == "ctl"]
+    for channel in {
+        name for wait in record.envelope.waits if wait.kind == "receive" for name in wait.channels
+    }:
+        mail = (pair for pair in held.mail.get(channel, {}).items() if pair[0] not in consumed)
+        # Those that are loaded count: what is fetched here is always the channel's earliest.
+        others += (pair for pair in islice(mail, FETCH) if pair[0] not in loaded)
+    return others

@@ -7,7 +7,7 @@ an event in HELD whose actor is not at work: about 200 bytes, without the payloa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
@@ -74,49 +74,99 @@ class HeldRef:
         return self.kind in ("mail", "send")
 
 
+class HeldOf:
+    """The held events of one actor. Mail of one channel is moved in order of origin, so it is found here in that order."""
+
+    __slots__ = ("mail", "others")
+
+    def __init__(self) -> None:
+        self.mail: dict[str, dict[Origin, HeldRef]] = {}
+        """Per channel, the earliest first."""
+        self.others: dict[Origin, HeldRef] = {}
+        """What is no mail."""
+
+    def __len__(self) -> int:
+        return len(self.others) + sum(len(refs) for refs in self.mail.values())
+
+    def __iter__(self) -> Iterator[tuple[Origin, HeldRef]]:
+        yield from self.others.items()
+        for refs in self.mail.values():
+            yield from refs.items()
+
+    def get(self, origin: Origin) -> HeldRef | None:
+        """Where this event is held."""
+        found = self.others.get(origin)
+        if found is not None:
+            return found
+        for refs in self.mail.values():
+            if origin in refs:
+                return refs[origin]
+        return None
+
+    def add(self, origin: Origin, ref: HeldRef) -> None:
+        """The event is held."""
+        (self.mail.setdefault(ref.name, {}) if ref.is_mail else self.others)[origin] = ref
+
+    def remove(self, origin: Origin) -> None:
+        """Its held copy is gone."""
+        if self.others.pop(origin, None) is None:
+            for channel, refs in self.mail.items():
+                if refs.pop(origin, None) is not None:
+                    if not refs:
+                        del self.mail[channel]
+                    return
+
+
+_NOTHING = HeldOf()
+
+
 class HeldIndex:
     """Every event in HELD of one partition, by actor and origin."""
 
     def __init__(self) -> None:
-        self._actors: dict[str, dict[Origin, HeldRef]] = {}
-        self._count = 0
+        self._actors: dict[str, HeldOf] = {}
 
     def __len__(self) -> int:
-        return self._count
+        return sum(len(held) for held in self._actors.values())
 
     def __repr__(self) -> str:
-        return f"<HeldIndex {self._count} events of {len(self._actors)} actors>"
+        return f"<HeldIndex {len(self)} events of {len(self._actors)} actors>"
 
     def actors(self) -> Iterator[str]:
         """Actors that have held events."""
         return iter(tuple(self._actors))
 
-    def of(self, actor: str) -> Mapping[Origin, HeldRef]:
-        """The held events of one actor."""
-        return self._actors.get(actor, {})
+    def of(self, actor: str) -> HeldOf:
+        """The held events of one actor; not to be changed."""
+        return self._actors.get(actor, _NOTHING)
+
+    def get(self, actor: str, origin: Origin) -> HeldRef | None:
+        """Where this event of an actor is held, or None."""
+        held = self._actors.get(actor)
+        return held.get(origin) if held is not None else None
 
     def has(self, actor: str, origin: Origin) -> bool:
         """Whether a held copy of this event exists."""
-        return origin in self._actors.get(actor, ())
+        return self.get(actor, origin) is not None
 
     def add(self, actor: str, origin: Origin, ref: HeldRef) -> None:
         """An event is in HELD."""
-        refs = self._actors.setdefault(actor, {})
-        if origin not in refs:
-            self._count += 1
-        refs[origin] = ref
+        self._actors.setdefault(actor, HeldOf()).add(origin, ref)
 
     def remove(self, actor: str, origin: Origin) -> None:
         """Its held copy is gone. Nothing happens when none was known."""
-        refs = self._actors.get(actor)
-        if refs is not None and refs.pop(origin, None) is not None:
-            self._count -= 1
-            if not refs:
+        held = self._actors.get(actor)
+        if held is not None:
+            held.remove(origin)
+            if not held.others and not held.mail:
                 del self._actors[actor]
 
+    def forget(self, actor: str) -> None:
+        """The actor's held events are another's to read."""
+        self._actors.pop(actor, None)
+
     def replace(self, listed: Iterable[tuple[str, Origin, HeldRef]]) -> None:
-        """Start again from a list of the stream."""
+        """Start again from a list of the stream, in its order."""
         self._actors.clear()
-        self._count = 0
         for actor, origin, ref in listed:
             self.add(actor, origin, ref)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from sojourn.broker.dead import DeadLettered
@@ -24,7 +25,7 @@ from .acks import Acknowledger
 from .actor_host import ActorHost
 from .arrivals import Unparsable, arrival
 from .floors import Floors
-from .mailbox import UNKNOWN_SECONDS, Mailbox
+from .mailbox import Mailbox
 from .mailroom import HeldRef
 from .moves import Mover
 from .queries import Queries
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 TICK_SECONDS: Final = 1.0
 LOOKS: Final = 200
 """Actors with held events that are loaded at a time after an attach, and when other code is here."""
+AWAY_LOOKS: Final = 50
+"""Actors on lanes whose held events nobody took for a while that are looked at per second."""
 LOOK_SECONDS: Final = 5.0
 """How long one actor's loop may keep the next ones from being looked at."""
 
@@ -59,15 +62,25 @@ class PartitionStatistics:
     oldest_runnable: float
     unknown: int
     """Actors without a record that have held mail."""
+    away: int
+    """Actors on a lane that have held events."""
+    pinned: int
+    """Actors held because no node has their code."""
 
 
 class Partition:
     """See the module. Used on the engine's loop only."""
 
     def __init__(
-        self, p: int, epoch: int, services: PartitionServices, *, on_lost: Callable[[str], None]
+        self,
+        p: int,
+        epoch: int,
+        services: PartitionServices,
+        *,
+        on_lost: Callable[[str], None],
+        lane: str = "",
     ) -> None:
-        """`on_lost(reason)` may be called more than once."""
+        """`on_lost(reason)` may be called more than once. `lane`: see `Serving.lane`."""
         self._services = services
         self._on_lost = on_lost
         self._hosts: dict[str, ActorHost] = {}
@@ -76,7 +89,9 @@ class Partition:
         self._tasks: set[asyncio.Task[None]] = set()
         subjects = services.subjects
         acks = Acknowledger(services.broker, subjects.held_stream, self._lost)
-        self._serving = Serving(p, epoch, services, self._new_floors(p), acks, self._lost, self._retire)
+        self._serving = Serving(
+            p, epoch, services, self._new_floors(p), acks, self._lost, self._retire, lane=lane
+        )
         self._serving.mover = Mover(self._serving)
         self._queries = Queries(self._serving, self._mailbox_of)
 
@@ -94,9 +109,11 @@ class Partition:
         """Attached: take up the actors that have held events, then begin to pull. See `services.ServedPartition`."""
         serving = self._serving
         serving.counted = COUNTED_AFTER_TAKEOVER if taken_over else 0
+        serving.taken_over = taken_over
         serving.held.replace(_reference(event) for event in held)
         self._spawn(self._tick())
-        await self._queries.start()
+        if not serving.lane:
+            await self._queries.start()
         await self._serve(consumers)
 
     async def reattached(self, epoch: int, held: Sequence[HeldEvent], consumers: Mapping[str, str]) -> None:
@@ -125,7 +142,7 @@ class Partition:
 
     async def wait_steps_finished(self) -> None:
         """Return when no step of this partition runs here and every outcome owed to `done` is stored."""
-        await self._services.steps.wait_finished(self._serving.p)
+        await self._services.steps.wait_finished(self._serving.group)
 
     def drop(self) -> None:
         """Forget everything, in silence. Twice is fine."""
@@ -134,7 +151,7 @@ class Partition:
             return
         serving.over = True
         self._generation += 1
-        services.steps.disown(serving.p)
+        services.steps.disown(serving.group)
         serving.acks.forget()
         serving.mover.forget()
         for task in self._tasks:
@@ -170,9 +187,11 @@ class Partition:
             waiting=sum(len(host.mailbox) for host in self._hosts.values()),
             held=len(serving.held),
             unacknowledged=serving.unacknowledged,
-            running_steps=services.steps.count(serving.p),
+            running_steps=services.steps.count(serving.group),
             oldest_runnable=services.monotonic() - min(oldest) if oldest else 0.0,
             unknown=len(serving.unknown),
+            away=len(serving.away),
+            pinned=len(serving.pinned),
         )
 
     # ---- deliveries
@@ -274,12 +293,14 @@ class Partition:
             evicted = services.hot_cache.evict_idle(services.monotonic())
             if evicted:
                 services.meter.count("evicted", evicted)
+            now = services.monotonic()
+            due = (actor for actor, look in serving.away.items() if look.at <= now)
+            for actor in tuple(islice(due, AWAY_LOOKS)):
+                self._host(actor).look_away()
             now = services.clock.now()
             for actor in [actor for actor, expires in serving.unknown.items() if expires <= now]:
-                serving.unknown.pop(actor)
-                if serving.held.of(actor):
-                    serving.unknown[actor] = now + UNKNOWN_SECONDS
-                    self._host(actor).wake()
+                del serving.unknown[actor]  # its loop notes the next time, if there is one
+                self._host(actor).wake()
             serving.unknown_events = sum(len(serving.held.of(actor)) for actor in serving.unknown)
 
     def _pending(self) -> set[asyncio.Task[None]]:

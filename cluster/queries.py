@@ -99,9 +99,9 @@ class Queries:
         actor = record.index.actor
         hot = self._serving.services.hot_cache.get(actor)
         mailbox = self._mailbox_of(actor)
-        refs = self._serving.held.of(actor)
+        held = self._serving.held.of(actor)
         live = hot.live if hot is not None else None
-        return details(self._serving.services, record, live, tuple(mailbox or ()), refs)
+        return details(self._serving.services, record, live, tuple(mailbox or ()), held)
 
     async def _consumed(self, record: Record, origin: Origin | None) -> bool:
         """Whether this mail was taken: it is in the set, or was and is gone from everywhere."""

@@ -11,10 +11,12 @@ import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from .alone import Alone
 from .gate import Gate
+from .pins import LonePins, Pins
 from .steps import LocalSteps
 
 if TYPE_CHECKING:
@@ -107,6 +109,8 @@ class PartitionServices:
     fault: Fault = no_fault
     steps: LocalSteps = field(default_factory=LocalSteps)
     """Local steps that this life of the node runs, whatever became of their partitions."""
+    resolver: Pins | None = None
+    """None: there is one deployment (`pins.LonePins`)."""
     alone: Alone = field(default_factory=Alone)
     """The gate through which a suspected actor runs alone (I7)."""
     log: logging.Logger = logging.getLogger("sojourn.cluster")  # noqa: RUF009 - loggers are process-wide singletons by design
@@ -115,6 +119,11 @@ class PartitionServices:
     def runner(self) -> str:
         """ "<node>/<lease>": how this life of the node is named in pending calls."""
         return f"{self.node_id}/{self.lease_id}"
+
+    @cached_property
+    def pins(self) -> Pins:
+        """Where actors can be run."""
+        return self.resolver or LonePins(self.engine, self.deployment)
 
     def may_act(self) -> bool:
         """Whether a step may start, a commit or flush may be sent now. Ask before each; `wait_may_act`
@@ -202,6 +211,9 @@ class ServedPartition(Protocol):
 
     def lease_ended(self, runner: str) -> None:
         """The lease "<node>/<lease>" is over for certain: pending calls that name it may be taken over."""
+
+    def look_again(self) -> None:
+        """Other code is here, or a deployment registered: actors that wait for code are looked at again (I11)."""
 
     def statistics(self) -> PartitionStatistics:
         """A frozen snapshot."""

@@ -14,6 +14,7 @@ from .slow_code import SlowCode
 
 if TYPE_CHECKING:
     from .actor_host import ActorHost
+    from .away import Look
     from .moves import Mover
     from .services import PartitionServices
 
@@ -48,18 +49,20 @@ class Serving:
     slow: SlowCode = field(default_factory=SlowCode)
     counted: int = 0
     """Attempts that are still to be counted after a takeover."""
+    lane: str = ""
+    """Set when this is a lane (PROTOCOL 8): the deployment whose actors of the partition are run here; `epoch` is the
+    lane's then. Empty: this node owns the partition.
+    """
+    taken_over: bool = False
+    """The former owner's lease ended while it held."""
+    away: dict[str, Look] = field(default_factory=dict)
+    """Actors on a lane that have held events, each with the time at which it is looked at again."""
+    pinned: set[str] = field(default_factory=set)
+    """Actors held here because no node has their code."""
     releasing: bool = False
     over: bool = False
 
-    def remember_unknown(self, actor: str, expires: float) -> None:
-        """An actor without a record has held mail that expires at this broker time."""
-        self.unknown[actor] = min(expires, self.unknown.get(actor, expires))
-        self.unknown_events += 1
-
-    def crowded(self) -> bool:
-        """Whether over half of the partition's window of unacknowledged deliveries is in use (4.2)."""
-        return self.unacknowledged > WINDOW // 2
-
-
-WINDOW: Final = 10_000
-"""`max_ack_pending` of a partition's consumers (PROTOCOL 1)."""
+    @property
+    def group(self) -> int:
+        """Under which number `LocalSteps` keeps its steps: a node may own a partition and a lane of it."""
+        return -1 - self.p if self.lane else self.p

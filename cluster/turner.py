@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 from sojourn.actors.branches import Branches
 from sojourn.actors.current import CurrentActor
 from sojourn.actors.engine import EventRefused
@@ -24,6 +25,7 @@ from sojourn.actors.events import (
     Turn,
     Verdict,
 )
+from sojourn.broker.subjects import ActorId
 from sojourn.codecs.errors import PinNotSatisfied
 from sojourn.codecs.record import Origin, Record
 
@@ -33,6 +35,7 @@ from .mailbox import Mailbox
 from .mailroom import Item
 from .outbox import send_reply
 from .pace import Pace
+from .pins import REFUSED_BY
 from .steps import Listener, operation_key
 
 if TYPE_CHECKING:
@@ -63,6 +66,8 @@ class Turner:
         """Loaded, and not looked at yet."""
         self._foreign = False
         """A pending call is run by a node that may live."""
+        self._gone: frozenset[Origin] = frozenset()
+        """On a lane: consumed origins of which no copy was found anywhere."""
         self._pace = Pace(serving.services.limits.transitions_per_second)
         self.unreadable = False
         """A record is stored that cannot be opened here."""
@@ -95,8 +100,10 @@ class Turner:
             return hot
         serving.unknown.pop(self._actor, None)
         envelope = record.envelope
-        if envelope.epoch > serving.epoch:
-            raise HigherEpoch(envelope.epoch)
+        self._check_epoch(record)
+        if record.index.lane != serving.lane:
+            self._suspect = False
+            return hot  # on a lane, or not on this one: nothing is decided about what it owes
         mine = envelope.commit == self._committed
         if envelope.outbox and ((mine and self._flushed) or not await self._lease_stored(envelope.lease)):
             hot.flushed.update(entry.n for entry in envelope.outbox)
@@ -117,8 +124,10 @@ class Turner:
         """Whether this resumption must be counted: the last one may have killed its node (I7)."""
         if record.envelope.attempts.count > 0:
             return True
-        lease = record.envelope.lease
-        if lease is not None and self._mailbox.has(lease):
+        lease, serving = record.envelope.lease, self._serving
+        # Nobody died over what the owner has just put on a lane that is not taken over from a dead node.
+        handed_over = serving.lane and not serving.taken_over and not record.envelope.lane_epoch
+        if lease is not None and self._mailbox.has(lease) and not handed_over:
             return True
         if self._serving.counted > 0:
             self._serving.counted -= 1
@@ -128,9 +137,30 @@ class Turner:
     async def is_newest(self, hot: Hot) -> bool:
         """Whether the leader's record is the one in memory. Raises `BrokerError`, `HigherEpoch`."""
         found = await read_record(self._serving.services, self._actor)
-        if found.record is not None and found.record.envelope.epoch > self._serving.epoch:
-            raise HigherEpoch(found.record.envelope.epoch)
+        if found.record is not None:
+            self._check_epoch(found.record)
         return found.revision == hot.revision
+
+    def _check_epoch(self, record: Record) -> None:
+        """Whoever reads a record that a later owner committed is none any more. Raises `HigherEpoch`.
+
+        A lane's epochs count by themselves, and only while the record is on that lane; the owner's epoch stays in the
+        record through every commit of a lane node, so that a former owner meets it there (PROTOCOL 8).
+        """
+        serving, envelope = self._serving, record.envelope
+        if not serving.lane and envelope.epoch > serving.epoch:
+            raise HigherEpoch(envelope.epoch)
+        if serving.lane and record.index.lane == serving.lane and envelope.lane_epoch > serving.epoch:
+            raise HigherEpoch(envelope.lane_epoch)
+
+    def is_away(self, hot: Hot) -> bool:
+        """Whether this is the partition's owner and a lane node runs the actor."""
+        return not self._serving.lane and hot.record is not None and hot.record.index.lane != ""
+
+    def is_elsewhere(self, hot: Hot) -> bool:
+        """Whether this is a lane node and the actor is not on its lane (any more)."""
+        serving = self._serving
+        return serving.lane != "" and (hot.record is None or hot.record.index.lane != serving.lane)
 
     def is_unknown(self) -> bool:
         """Whether the actor has no record, as far as is known."""
@@ -151,7 +181,8 @@ class Turner:
         if hot is None:
             return
         hot.busy = False
-        if hot.record is None or self.unreadable:
+        if hot.record is None or self.unreadable or self.is_away(hot) or self.is_elsewhere(hot):
+            self._serving.services.hot_cache.drop(self._actor)  # what another writes is not known for long
             hot.discard()
         else:
             self._serving.services.hot_cache.keep(self._actor, hot, self._serving.services.monotonic())
@@ -185,18 +216,47 @@ class Turner:
         """After a load, before anything else: storage that went back, a pin that is satisfied again, calls that nobody runs."""
         if not self._cold or hot.record is None:
             return False
-        services, record = self._serving.services, hot.record
+        record = hot.record
         went_back = await self._serving.floors.storage_went_back(record.envelope.consumed)
         hold = record.envelope.hold
         if went_back and not (hold is not None and hold.kind == "quarantined"):
             await self._hold(hot, "quarantined", f"storage went back: {went_back}")
             self._cold = False
             return True
-        if hold is not None and hold.kind == "pin" and not services.engine.missing(record):
-            await self._commit(hot, services.engine.unhold(record, services.clock.now(), self._facts(hot)))
+        if hold is not None and hold.kind == "pin" and await self._find_code(hot, record):
             return True
         self._cold = False
         return await self._take_calls(hot)
+
+    async def _find_code(self, hot: Hot, record: Record) -> bool:
+        """An actor is held because its code is not here: is it now, or at a deployment that lives again?"""
+        services = self._serving.services
+        if not services.pins.missing(record):
+            await self._commit(hot, services.engine.unhold(record, services.clock.now(), self._facts(hot)))
+            return True
+        if label := services.pins.elsewhere(record):
+            await self._put_on_lane(hot, label)
+            return True
+        self._serving.pinned.add(self._actor)
+        return False
+
+    async def _put_on_lane(self, hot: Hot, label: str) -> None:
+        """From now on a node of that deployment runs the actor; what is hot here of it is no more."""
+        services, record = self._serving.services, hot.record
+        assert record is not None, "only a record can be put on a lane"
+        hot.discard()
+        turn = services.engine.lane(record, label, services.clock.now(), self._facts(hot))
+        await self._commit(hot, turn)
+        services.meter.count("lanes_begun", lane=label)
+        services.fault("lane_committed", self._actor)
+
+    async def end_lane(self, hot: Hot) -> None:
+        """Take the actor off its lane: the deployment has no nodes, and that needs no pin. Raises `Overtaken`."""
+        services, record = self._serving.services, hot.record
+        assert record is not None, "only a record can be on a lane"
+        services.meter.count("lanes_ended", lane=record.index.lane)
+        await self._commit(hot, services.engine.lane(record, "", services.clock.now(), self._facts(hot)))
+        self.forget()  # what it owes is to be found out anew
 
     async def _take_calls(self, hot: Hot) -> bool:
         """Start, adopt or take over the pending calls of a record that was loaded. Whether anything was committed."""
@@ -218,8 +278,7 @@ class Turner:
                 orphaned.append(run)
         if record.envelope.hold is not None or not (mine or orphaned):
             return False
-        if services.engine.missing(record):
-            await self._restore(hot)
+        if services.pins.missing(record) and not await self._restore(hot):
             return True
         if await self._suspected(hot):
             self._cold = True
@@ -250,34 +309,47 @@ class Turner:
         return None
 
     def _admission(self, hot: Hot, event: Event) -> Turn | None:
-        """After a takeover a start is stored before its code runs: the attempt needs a record to be counted in (I7)."""
+        """A start that is stored before its code runs: the actor begins on another deployment, and goes on its lane; or the
+        attempt needs a record to be counted in after a takeover (I7).
+        """
         serving, services = self._serving, self._serving.services
-        begins = event.kind == "start" and (hot.record is None or hot.record.index.status.ended)
-        if not begins or not serving.counted or event.body.get("delay"):
+        if event.kind != "start" or not (hot.record is None or hot.record.index.status.ended):
+            return None
+        label = services.pins.for_start(event)
+        if label != services.deployment:
+            now = services.clock.now()
+            return services.engine.admit(hot.record, event, now, self._facts(hot), deployment=label)
+        if not serving.counted or event.body.get("delay"):
             return None
         turn = services.engine.admit(hot.record, event, services.clock.now(), self._facts(hot))
         serving.counted -= 1
         self._suspect = True
         return turn
 
-    async def local(self, hot: Hot, event: LocalEvent) -> None:
-        """Take what this owner knows itself: a step's end, or that something may go on. Raises `Overtaken`."""
+    async def local(self, hot: Hot, event: LocalEvent) -> bool:
+        """Take what this owner knows itself: a step's end, or that something may go on. Raises `Overtaken`.
+
+        False: the actor is run elsewhere now, and the event is theirs to hear.
+        """
         record = hot.record
         if record is None:
-            return  # its run is over and its record gone
+            return True  # its run is over and its record gone
         if isinstance(event, StepDone):
             self._serving.services.fault("step_result", self._actor)
             if not any(c.op == event.op and c.attempt == event.attempt for c in record.envelope.calls):
-                return
+                return True
             event = replace(event, record_first=self._serving.slow.follows(record, event.op))
         if self._serving.services.engine.needs_frame(record, event) or _starts(record, event):
             if await self._suspected(hot):
                 record = hot.record
             if record is not None and record.envelope.hold is None and not await self._restore(hot):
                 record = hot.record
+        if record is not None and record.index.lane != self._serving.lane:
+            return False
         if record is None or (not isinstance(event, StepDone) and record.envelope.hold is not None):
-            return
+            return True
         await self._commit(hot, await self._turn(hot, event))
+        return True
 
     async def go_on(self, hot: Hot) -> bool:
         """Let a branch go on that waits for nothing outside any more. Whether one did."""
@@ -342,20 +414,30 @@ class Turner:
         services, record = self._serving.services, hot.record
         if hot.live is not None or record is None:
             return True
-        try:
-            hot.live = services.engine.restore(record)
-        except PinNotSatisfied as missing:
-            services.meter.count("pin_refused", workflow=record.index.workflow)
-            await self._hold(hot, "pin", "; ".join(missing.reasons)[:2_000])
-            return False
-        return True
+        reason = services.pins.refuses(record)
+        if not reason:
+            try:
+                hot.live = services.engine.restore(record)
+            except PinNotSatisfied as missing:
+                reason = "; ".join(missing.reasons)[:2_000]
+            else:
+                return True
+        services.meter.count("pin_refused", workflow=record.index.workflow)
+        if self._serving.lane:
+            # Its registration promised too much. The owner looks for another deployment, or holds the actor.
+            await self._hold(hot, "pin", reason, by=f"{REFUSED_BY}{self._serving.lane}")
+        elif label := services.pins.elsewhere(record):
+            await self._put_on_lane(hot, label)
+        else:
+            await self._hold(hot, "pin", reason)
+        return False
 
-    async def _hold(self, hot: Hot, kind: str, reason: str) -> None:
+    async def _hold(self, hot: Hot, kind: str, reason: str, *, by: str = "") -> None:
         services, record = self._serving.services, hot.record
         assert record is not None, "only a record can be held"
         if kind == "quarantined":
             services.meter.count("quarantined", workflow=record.index.workflow)
-        turn = services.engine.hold(record, kind, reason, services.clock.now(), self._facts(hot))
+        turn = services.engine.hold(record, kind, reason, services.clock.now(), self._facts(hot), by=by)
         hot.discard()
         await self._commit(hot, turn)
 
@@ -385,9 +467,10 @@ class Turner:
 
     async def _commit(self, hot: Hot, turn: Turn) -> None:
         """Store the turn's record; then, and only then, let its effects happen (I2)."""
+        turn = self._given_back(turn)
         serving, services, record = self._serving, self._serving.services, turn.record
         ended = record.index.status.ended
-        ttl = round(services.limits.retention_seconds) if record.index.sealed else None
+        ttl = self._retention(record) if record.index.sealed else None
         began = services.monotonic()
         try:
             if turn.ran:
@@ -409,6 +492,8 @@ class Turner:
         self._committed, self._flushed = record.envelope.commit, not record.envelope.outbox
         self._mailbox.drop_gone(gone)
         serving.unknown.pop(self._actor, None)
+        if record.envelope.hold is None or ended:
+            serving.pinned.discard(self._actor)
         services.marks.committed(serving.p, self._actor, revision, record.index.transition)
         services.meter.count("commits", workflow=record.index.workflow)
         services.meter.observe("commit_seconds", services.monotonic() - began)
@@ -421,7 +506,42 @@ class Turner:
         if ended and not record.index.sealed:
             services.meter.count("ended", workflow=record.index.workflow, status=str(record.index.status))
             services.fault("after_terminal_commit", self._actor)
+        if record.index.lane != serving.lane:
+            self._let_go(hot)
         await self._carry_out(hot, turn)
+
+    def _given_back(self, turn: Turn) -> Turn:
+        """On a lane: give the actor back with this commit, if its partition's owner can run what it has become.
+
+        Not while a step runs: the owner would wait for its outcome by way of `done`. And not while it is held: the
+        operator's word comes the way the hold went.
+        """
+        record, serving = turn.record, self._serving
+        if (
+            not serving.lane
+            or not record.index.lane
+            or record.envelope.calls
+            or record.envelope.hold is not None
+        ):
+            return turn
+        if not serving.services.pins.home_can(serving.p, record):
+            return turn
+        serving.services.meter.count("lane_returns", lane=serving.lane)
+        index = msgspec.structs.replace(record.index, lane="")
+        return replace(turn, record=msgspec.structs.replace(record, index=index))
+
+    def _let_go(self, hot: Hot) -> None:
+        """This commit handed the actor over: nothing of it stays hot here, and what it owes is flushed there."""
+        hot.discard()
+        self._serving.services.hot_cache.drop(self._actor)
+        self._serving.services.alone.release(self._actor)
+
+    def _retention(self, record: Record) -> int:
+        """Seconds for which the sealed record is kept."""
+        services = self._serving.services
+        workflow = services.registry.workflows.get(record.index.workflow)
+        kept = workflow.retention if workflow is not None and workflow.retention is not None else None
+        return max(1, round(services.limits.retention_seconds if kept is None else kept))
 
     async def _carry_out(self, hot: Hot, turn: Turn) -> None:
         for effect in turn.effects:
@@ -439,11 +559,24 @@ class Turner:
         assert record is not None, "a step belongs to a record"
         index = record.index
         actor = CurrentActor(index.actor, index.run, index.workflow, index.deployment, services.clock.now())
-        services.steps.start(services, self._serving.p, actor, run.call, self._step_ended, delay=run.delay)
+        services.steps.start(
+            services, self._serving.group, actor, run.call, self._step_ended, delay=run.delay
+        )
 
     def _facts(self, hot: Hot) -> Facts:
         serving, services, record = self._serving, self._serving.services, hot.record
         gone: frozenset[Origin] = frozenset()
+        if serving.lane:
+            assert record is not None, "only a record is on a lane"
+            return Facts(
+                epoch=record.envelope.epoch,
+                node=services.runner,
+                deployment=services.deployment,
+                commit=services.ids(),
+                flushed=frozenset(hot.flushed),
+                gone=self._gone,
+                lane_epoch=serving.epoch,
+            )
         if record is not None and record.envelope.consumed:
             gone = frozenset(
                 origin
@@ -461,11 +594,18 @@ class Turner:
 
     async def _prune(self, record: Record) -> None:
         """The consumed set is large: find out what is gone, one by one where the floors do not tell."""
-        floors = self._serving.floors
+        floors, lane = self._serving.floors, self._serving.lane
+        for stream in ("mail", "ctl", "wake") if lane else ():
+            floors.touch(stream)  # acknowledgements happen elsewhere
         await floors.refresh()
         for origin in sorted(record.envelope.consumed):
             if not self._mailbox.has(origin) and not floors.is_gone(origin):
                 await floors.stored(origin)
+        if lane:
+            # The owner may have moved an event once more, so the copies are looked at after the sources.
+            gone = frozenset(origin for origin in record.envelope.consumed if floors.is_gone(origin))
+            copies = await self._serving.services.held.of_actor(ActorId(self._actor))
+            self._gone = gone - {copy.origin for copy in copies}
 
     def _measure(self, event: Event, item: Item) -> None:
         services = self._serving.services

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sojourn.codecs.keyring import Keyring
 
     from .hot_cache import Live
-    from .mailroom import HeldRef, Item
+    from .mailroom import HeldOf, Item
     from .services import PartitionServices
 
 MAX_CHILDREN = 100
@@ -44,7 +44,7 @@ def details(
     record: Record,
     live: Live | None,
     items: Sequence[Item],
-    refs: Mapping[Origin, HeldRef],
+    held: HeldOf,
 ) -> Details:
     """What only the owner knows of an actor."""
     envelope = record.envelope
@@ -55,7 +55,7 @@ def details(
     return Details(
         hot=live is not None,
         running=tuple(_running(services, record, call) for call in envelope.calls),
-        unread=_unread(record, items, refs),
+        unread=_unread(record, items, held),
         missing=tuple(one.reason for one in missing),
         variables=dict(sorted(sizes.items(), key=lambda pair: -pair[1])[:MAX_VARIABLES]),
         outbox=len(envelope.outbox),
@@ -88,9 +88,9 @@ def _running(services: PartitionServices, record: Record, call: PendingCall) -> 
     )
 
 
-def _unread(record: Record, items: Iterable[Item], refs: Mapping[Origin, HeldRef]) -> tuple[Unread, ...]:
+def _unread(record: Record, items: Iterable[Item], held: HeldOf) -> tuple[Unread, ...]:
     times: dict[str, dict[Origin, float]] = {}
-    for origin, ref in refs.items():
+    for origin, ref in held:
         if ref.is_mail and origin not in record.envelope.consumed:
             times.setdefault(ref.name, {})[origin] = ref.time
     for item in items:

@@ -39,7 +39,7 @@ from sojourn.codecs.seal import open_record
 
 KEY = b"k" * 32
 MIB = 1024 * 1024
-SMALL = StreamLimits(mail_bytes=16 * MIB, held_bytes=16 * MIB, dead_bytes=MIB)
+SMALL = StreamLimits(mail_bytes=16 * MIB, held_bytes=16 * MIB, dead_bytes=4 * MIB)
 """A module's namespaces share one server: none may reserve much of it."""
 _ids = itertools.count(1)
 
@@ -109,9 +109,7 @@ class Owner:
         stored = await FrameStore(self.watcher, self.subjects).read(actor_id(actor))
         if stored is None or not stored.data:
             return None
-        return open_record(
-            stored.data, self.services.keyring, namespace=self.subjects.namespace, actor=actor
-        )
+        return open_record(stored.data, self.services.keyring, namespace=self.subjects.namespace, actor=actor)
 
     async def until(self, actor: str, wanted: Callable[[Record], bool], *, seconds: float = 20.0) -> Record:
         """The first record seen that fits; watches the republished headers, reads from the leader."""
@@ -225,9 +223,10 @@ MakeOwner = Callable[..., Awaitable[Owner]]
 
 
 @pytest.fixture
-async def topology(broker: NatsBroker, namespace: str) -> Topology:
-    """One partition, so that one owner has every actor."""
-    wanted = Topology(namespace=namespace, app="test", partitions=1, limits=SMALL)
+async def topology(broker: NatsBroker, namespace: str, request: pytest.FixtureRequest) -> Topology:
+    """One partition, so that one owner has every actor. A test's module may set the streams' bounds (`STREAMS`)."""
+    limits = getattr(request.module, "STREAMS", SMALL)
+    wanted = Topology(namespace=namespace, app="test", partitions=1, limits=limits)
     await apply(broker, wanted)
     return wanted
 
@@ -254,14 +253,21 @@ async def owners(
         limits: Limits | None = None,
         broker: NatsBroker | None = None,
         hot_actors: int = 1_000,
+        ahead: Callable[[], float] = lambda: 0.0,
     ) -> Owner:
         broker = broker or await connect()
         number = len(made) + 1
         gate = Gate(now=time.monotonic)
         gate.extend(time.monotonic() + 3600)
         gate.open()
-        clock = BrokerClock(broker, subjects.wake_stream)
+        synced = False
+        clock = BrokerClock(
+            broker,
+            subjects.wake_stream,
+            monotonic=lambda: time.monotonic() + (ahead() if synced else 0.0),
+        )
         await clock.sync()
+        synced = True
         known: Registry = registry or request.module.REGISTRY
         bounds = limits or Limits()
         runs = itertools.count(1)

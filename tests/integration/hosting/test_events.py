@@ -278,3 +278,68 @@ async def test_an_actor_that_is_asked_for_its_result_answers(owners: MakeOwner) 
     outcome = (await ask("result")).outcome
     assert outcome is not None
     assert orjson.loads(bytes(outcome.value)) == [9]
+
+
+async def test_mail_for_an_actor_that_is_never_started_is_kept_for_an_hour(owners: MakeOwner) -> None:
+    hours = [0.0]
+    owner = await owners(ahead=lambda: hours[0] * 3600)
+    await owner.signal("nobody", "note", 1)
+    await owner.until_messages("mail", 1)
+    hours[0] = 0.9
+    owner.partition._hosts["nobody"].wake()
+    await owner.until_messages("held", 0)
+    assert await owner.messages("dead") == 0
+    hours[0] = 1.1
+    owner.partition._hosts["nobody"].wake()
+    await owner.until_messages("dead", 1)
+    assert await owner.dead_reasons() == ["no such actor"]
+    await owner.until_quiet()
+
+
+async def test_held_mail_for_an_actor_that_is_never_started_expires(owners: MakeOwner) -> None:
+    """As after an attach: what is held is known by reference, and its hour passes without any event."""
+    hours = [0.0]
+    first = await owners()
+    await first.start("gone", "collect", 1)
+    await first.until_waiting("gone", "receive")
+    await first.control("gone", "pause")
+    await first.until("gone", lambda record: record.index.hold == "paused")
+    await first.signal("gone", "note", 1)
+    await first.until_messages("held", 1)
+    await first.until_quiet()
+    first.die()
+    await first.watcher.purge(first.subjects.frames_stream, first.subjects.frame("gone"))
+    second = await owners(ahead=lambda: hours[0] * 3600)
+    async with asyncio.timeout(10):
+        while not second.partition.statistics().unknown:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.02)
+    assert await second.messages("dead") == 0
+    hours[0] = 1.1
+    await second.until_messages("held", 0)
+    assert await second.dead_reasons() == ["no such actor"]
+    await second.until_quiet()
+
+
+async def test_a_flood_of_mail_to_one_actor_stops_no_other(owners: MakeOwner) -> None:
+    owner = await owners()
+    await owner.start("flooded", "gated_then_collect", "flood", 3)
+    await owner.start("other", "collect", 1)
+    await started["flood"].wait()
+    await owner.until_waiting("other", "receive")
+
+    async def flood(part: int) -> None:
+        for n in range(250):
+            await owner.signal("flooded", "note", part * 250 + n)
+
+    floods = asyncio.gather(*(flood(part) for part in range(8)))
+    await owner.control("other", "cancel")
+    record = await owner.until_ended("other", seconds=5)
+    assert record.index.status == "cancelled"
+    await floods
+    await owner.until_messages("held", 2000)
+    await owner.until_messages("mail", 0)
+    gates["flood"].set()
+    assert len(completed(await owner.until_ended("flooded"))) == 3
+    await owner.until_messages("held", 0, seconds=60)
+    await owner.until_messages("dead", 1997)
+    await owner.until_quiet()

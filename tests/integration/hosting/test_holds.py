@@ -112,7 +112,9 @@ async def test_a_held_frame_goes_on_when_its_code_comes_to_this_node(owners: Mak
     await second.until_quiet()
 
 
-async def test_a_defect_quarantines_and_release_tries_again_from_the_last_good_record(owners: MakeOwner) -> None:
+async def test_a_defect_quarantines_and_release_tries_again_from_the_last_good_record(
+    owners: MakeOwner,
+) -> None:
     owner = await owners()
     mood["broken"] = True
     await owner.start("f1", "fragile")

@@ -151,7 +151,9 @@ async def test_a_message_that_is_gone_is_no_event_when_it_comes_out_of_a_buffer(
     await owner.until_quiet()
 
 
-async def test_a_former_owner_writes_no_dead_letter_for_what_the_new_one_will_consume(owners: MakeOwner) -> None:
+async def test_a_former_owner_writes_no_dead_letter_for_what_the_new_one_will_consume(
+    owners: MakeOwner,
+) -> None:
     """It believes that the actor has ended; under the new owner the id was started again and has yet to take this mail."""
     first = await owners()
     await first.start("s4", "collect", 0)

@@ -87,7 +87,9 @@ class Flaky:
         return await self._troubled("publish", message.subject, lambda: self._broker.publish(message))
 
     async def publish_batch(self, messages: Sequence[Publish], *, timeout: float = 5.0) -> Ack:
-        return await self._troubled("batch", messages[0].subject, lambda: self._broker.publish_batch(messages))
+        return await self._troubled(
+            "batch", messages[0].subject, lambda: self._broker.publish_batch(messages)
+        )
 
     async def ack(self, delivery: Delivery, *, timeout: float = 2.0) -> bool:
         return await self._troubled("ack", delivery.token, lambda: self._broker.ack(delivery))
