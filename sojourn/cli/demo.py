@@ -18,23 +18,32 @@ from .output import Output
 @click.option(
     "--seconds", type=click.IntRange(min=10), default=120, show_default=True, help="Give up after this time."
 )
-@click.option("--json", "as_json", is_flag=True, help="The verdict as one JSON document.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="The verdict as one JSON document; the story goes to standard error.",
+)
 def demo(workflows: int, seconds: int, as_json: bool) -> None:
     """Show it: 200 workflows on three nodes; one node is killed, another drains.
 
     Starts a NATS server and three node processes of its own, runs in well under a minute and leaves nothing behind. Exit code 1
     if any workflow was lost or completed twice, judged by a journal that the steps write, not by Sojourn.
     """
+    from rich.console import Console
+
     from sojourn.demo.run import Plan, run
-    from sojourn.demo.screen import Screen
 
     output = Output.standard(json=as_json)
+    plan = Plan(onboardings=workflows, seconds=float(seconds))
     try:
-        good = asyncio.run(run(Plan(onboardings=workflows, seconds=float(seconds)), Screen))
+        verdict = asyncio.run(run(plan, console=Console(highlight=False, stderr=as_json)))
     except (
         BaseException
     ) as error:  # every failure becomes an exit code and a sentence; defects keep their traceback
         if isinstance(error, SystemExit | click.ClickException):
             raise
         sys.exit(report(error, output))
-    sys.exit(Exit.DONE if good else Exit.FAILED)
+    if as_json:
+        output.document({"figures": dict(verdict.rows), "problems": list(verdict.problems)})
+    sys.exit(Exit.FAILED if verdict.problems else Exit.DONE)

@@ -20,6 +20,7 @@ from typing import Final
 
 import nats
 import orjson
+from rich.console import Console
 
 from sojourn.actors.client import Client
 from sojourn.actors.errors import Rejected, ResultTimeout, WorkflowCancelled
@@ -37,7 +38,7 @@ from sojourn.processes import NodeProcess
 
 from . import journal
 from .screen import Screen
-from .verdict import Kill, Outcome, Run, judge
+from .verdict import Kill, Outcome, Run, Verdict, judge
 from .watch import Watch, waiting_for_approval
 
 APP: Final = "sojourn.examples.onboard"
@@ -107,13 +108,13 @@ class Stage:
         )
 
 
-async def run(plan: Plan, screen_of: type[Screen] = Screen, folder: Path | None = None) -> bool:
-    """Carry it out and print the verdict. True when nothing was lost or done twice. Raises `DemoFailed`, `SojournError`."""
+async def run(plan: Plan, *, console: Console | None = None, folder: Path | None = None) -> Verdict:
+    """Carry it out, telling its story on the console; the verdict, which was printed too. Raises `DemoFailed`, `SojournError`."""
     async with AsyncExitStack() as stack:
         place = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sojourn-demo-")))
         server = await stack.enter_async_context(EmbeddedServer(place / "jetstream"))
         async with asyncio.timeout(plan.seconds):
-            stage = await stack.enter_async_context(_prepared(plan, server.url, place, screen_of))
+            stage = await stack.enter_async_context(_prepared(plan, server.url, place, console))
             await _nodes_ready(stage)
             users = plan.users()
             first = users[: round(len(users) * SHARE_OF_FIRST_WAVE)]
@@ -127,7 +128,7 @@ async def run(plan: Plan, screen_of: type[Screen] = Screen, folder: Path | None 
 
 
 @asynccontextmanager
-async def _prepared(plan: Plan, url: str, place: Path, screen_of: type[Screen]) -> AsyncIterator[Stage]:
+async def _prepared(plan: Plan, url: str, place: Path, console: Console | None) -> AsyncIterator[Stage]:
     key, book = place / "key", place / "journal"
     Keyring.generate(key)
     topology = Topology(namespace=NAMESPACE, app="onboard")
@@ -140,7 +141,7 @@ async def _prepared(plan: Plan, url: str, place: Path, screen_of: type[Screen]) 
         async with (
             Watch(broker, topology.subjects) as watch,
             _client(broker, topology.subjects) as client,
-            screen_of(plan.onboardings, watch.stages) as screen,
+            Screen(plan.onboardings, watch.stages, console=console) as screen,
         ):
             screen.tell(f"nats-server at {url}, {plan.nodes} nodes starting")
             yield Stage(plan, nodes, broker, topology.subjects, client, watch, screen, book, url)
@@ -286,7 +287,7 @@ async def _outcome(stage: Stage, actor: str) -> Outcome:
     return Outcome("completed", (receipt or {}).get("account", ""))
 
 
-async def _judge(stage: Stage, outcomes: dict[str, Outcome]) -> bool:
+async def _judge(stage: Stage, outcomes: dict[str, Outcome]) -> Verdict:
     expected = {actor: stage.plan.ends(actor) for actor in outcomes}
     itineraries: dict[str, list[str]] = {}
     async for actor, record in FrameStore(stage.broker, stage.subjects).scan():
@@ -302,5 +303,5 @@ async def _judge(stage: Stage, outcomes: dict[str, Outcome]) -> bool:
             takeovers=stage.seen.takeovers,
         )
     )
-    stage.screen.verdict(verdict.rows, verdict.problems)
-    return not verdict.problems
+    await stage.screen.verdict(verdict.rows, verdict.problems)
+    return verdict

@@ -62,12 +62,16 @@ class Screen:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self._stop_drawing()
+
+    async def _stop_drawing(self) -> None:
         if self._drawing is not None:
             self._drawing.cancel()
             with suppress(asyncio.CancelledError):
                 await self._drawing
         if self._live is not None:
             self._live.stop()
+        self._live = self._drawing = None
 
     def tell(self, sentence: str, style: str = "") -> None:
         """One line of the story."""
@@ -76,8 +80,9 @@ class Screen:
             Text(f"{seconds:5.1f} s  ", style="dim") + Text(sentence, style=style), soft_wrap=True
         )
 
-    def verdict(self, rows: Sequence[tuple[str, str]], problems: Sequence[str]) -> None:
-        """The table at the end, and what is wrong with it."""
+    async def verdict(self, rows: Sequence[tuple[str, str]], problems: Sequence[str]) -> None:
+        """The table at the end, and what is wrong with it; the counts give way to it."""
+        await self._stop_drawing()
         table = Table(show_header=False, box=None, padding=(0, 2))
         for name, value in rows:
             table.add_row(Text(name), Text(value, style="bold"))
