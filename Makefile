@@ -14,8 +14,13 @@ PYTHON ?= $(shell for p in python3 python3.15 python3.14 python3.13 python3.12 p
 # More than cores: tests of whole processes mostly wait for leases and timers to end.
 WORKERS ?= 4
 
+IMAGE_TOOL ?= $(shell command -v docker || command -v podman || command -v buildah || echo docker)
+IMAGE_BASE ?= docker.io/library/python:3.13-slim-bookworm
+IMAGE_TAG ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+IMAGE_ARGS ?=
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench types lock clean
+.PHONY: help demo test lint format bench chart image types lock clean
 
 help: ## What can be made
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile
@@ -39,6 +44,12 @@ format: $(VENV)/.ready-lint ## Format the code and mend what ruff can mend
 bench: $(VENV)/.ready ## The measurements behind the figures in the docs
 	$(BIN)/python -m pytest benchmarks/*_bench.py -m benchmark -s $(PYTEST_ARGS)
 
+chart: $(VENV)/.ready-chart ## The Helm chart and the images: lint, render, validate, scan
+	CHART_SCAN=1 $(BIN)/python -m pytest tests/chart $(PYTEST_ARGS)
+
+image: ## Build the container image sojourn:VERSION (IMAGE_BASE, IMAGE_TOOL to choose)
+	$(IMAGE_TOOL) build --build-arg BASE=$(IMAGE_BASE) $(IMAGE_ARGS) --tag sojourn:$(IMAGE_TAG) --file Dockerfile .
+
 # A type checker sees the package as it is installed: sojourn with its layers inside (docs/decisions/0002).
 types:
 	@mkdir -p .types/sojourn
@@ -52,6 +63,8 @@ lock: ## Choose the newest allowed versions anew (needs uv)
 		pyproject.toml requirements/build.in --extra dev --extra metrics --group test -o requirements/dev.lock
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --annotation-style line \
 		--group lint -c requirements/dev.lock -o requirements/lint.lock
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --annotation-style line \
+		--group chart -c requirements/dev.lock -o requirements/chart.lock
 
 clean: ## Remove what the other targets made
 	rm -rf $(VENV) .types build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .sojourn
@@ -68,4 +81,8 @@ $(VENV)/.ready: requirements/dev.lock pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/.ready-lint: requirements/lint.lock $(VENV)/.ready
 	$(PIP) install --require-hashes -r requirements/lint.lock
+	@touch $@
+
+$(VENV)/.ready-chart: requirements/chart.lock $(VENV)/.ready
+	$(PIP) install --require-hashes -r requirements/chart.lock
 	@touch $@

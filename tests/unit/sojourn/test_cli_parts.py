@@ -183,7 +183,16 @@ def test_every_command_explains_itself_and_takes_json() -> None:
     for name in COMMANDS:
         page = runner.invoke(cli, [name, "--help"])
         assert page.exit_code == 0
-        if name not in ("node", "dead", "topology"):
+        if name not in ("node", "dead", "topology", "keys", "roles"):
             assert "--json" in page.output, name
-    for group, sub in (("dead", "list"), ("dead", "show"), ("topology", "apply"), ("topology", "check")):
+    groups = (
+        "dead list",
+        "dead show",
+        "topology apply",
+        "topology check",
+        "keys add",
+        "keys usage",
+        "roles config",
+    )
+    for group, sub in (one.split() for one in groups):
         assert "--json" in runner.invoke(cli, [group, sub, "--help"]).output

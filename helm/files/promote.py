@@ -1,0 +1,96 @@
+"""After an install, upgrade or rollback: the wanted versions become current, once their nodes serve.
+
+Nothing is moved before: if the new nodes do not come up in time this fails, the upgrade with it, and what was current stays so.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+import cli
+
+LOOK_SECONDS = 2.0
+
+
+def main() -> int:
+    """Wait for nodes, promote, and if asked wait for the drain of all others."""
+    weights = cli.pairs(os.environ["WEIGHTS"])
+    wait_for_nodes(cli.pairs(os.environ["NODES"]), float(os.environ["READY_SECONDS"]))
+    promote(weights)
+    if os.environ.get("WAIT_FOR_DRAIN"):
+        wait_for_drains(set(weights), time.monotonic() + float(os.environ["DRAIN_SECONDS"]))
+    return 0
+
+
+def wait_for_nodes(wanted: dict[str, int], seconds: float) -> None:
+    """Until each version has so many nodes that are ready. Raises `TimeoutError`."""
+    deadline, told = time.monotonic() + seconds, ""
+    while True:
+        try:
+            ready = ready_nodes()
+        except cli.Failed as failed:
+            ready = {}
+            words = str(failed)
+        else:
+            words = ", ".join(f"{label}: {ready.get(label, 0)} of {count} nodes" for label, count in wanted.items())
+        if words != told:
+            told = words
+            cli.tell(words)
+        if all(ready.get(label, 0) >= count for label, count in wanted.items()):
+            return
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not all nodes served within {seconds:g} s ({words}); `current` was not moved")
+        time.sleep(LOOK_SECONDS)
+
+
+def ready_nodes() -> dict[str, int]:
+    """Ready nodes by deployment."""
+    found: dict[str, int] = {}
+    for node in cli.ask("nodes", fine=(0, 1))["nodes"]:  # 1: some partition has no owner yet
+        if node["state"] == "ready":
+            found[node["deployment"]] = found.get(node["deployment"], 0) + 1
+    return found
+
+
+def promote(weights: dict[str, int]) -> None:
+    """New actors start on these from now on."""
+    if len(weights) == 1:
+        (label,) = weights
+        cli.ask("versions", "set-current", label)
+        cli.tell(f"{label} is current")
+        return
+    shares = [f"{label}={weight}" for label, weight in weights.items()]
+    cli.ask("versions", "ramp", *shares)
+    cli.tell(f"new actors are shared out: {', '.join(shares)}")
+
+
+def wait_for_drains(wanted: set[str], deadline: float) -> None:
+    """Until all other versions have no actor left, or time is up: the janitor goes on then."""
+    others = [one["label"] for one in cli.ask("versions", "list") if one["label"] not in wanted]
+    for label in others:
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                cli.tell(f"time is up: {label} is not drained yet; its nodes stay until it is")
+                return
+            try:
+                cli.ask("versions", "drain", label, "--wait", f"--timeout={min(30.0, left):.0f}s", seconds=left + 60)
+            except cli.Failed as failed:
+                if failed.code != 5:
+                    raise
+                cli.tell(f"{label}: {summary(label)}")
+            else:
+                cli.tell(f"{label} is drained")
+                break
+
+
+def summary(label: str) -> str:
+    """How many actors are left and where."""
+    shown = cli.ask("versions", "show", label)
+    lines = ", ".join(f"{one['count']} in {one['function']} line {one['line']}" for one in shown["places"][:5])
+    return f"{shown['actors']} actors left" + (f" ({lines})" if lines else "")
+
+
+if __name__ == "__main__":
+    cli.end(main)

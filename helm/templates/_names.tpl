@@ -1,0 +1,146 @@
+{{/* Names, labels, and the list of versions that everything else is made from. */}}
+
+{{- define "sojourn.fullname" -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 30 | trimSuffix "-" -}}
+{{- else if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 30 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 30 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What selects a part of this release: (dict "root" $ "component" "node"). Never changes, selectors cannot. */}}
+{{- define "sojourn.selector" -}}
+app.kubernetes.io/name: sojourn
+app.kubernetes.io/instance: {{ .root.Release.Name | trunc 63 | trimSuffix "-" }}
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{- define "sojourn.labels" -}}
+{{ include "sojourn.selector" . }}
+app.kubernetes.io/part-of: sojourn
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/*
+A version's label from its image's tag or digest: what Kubernetes takes as a part of a name. The usual tags stay readable
+(1.4.2 is 1-4-2); where more than dots and underscores had to change, six digits of a hash keep two tags apart.
+*/}}
+{{- define "sojourn.labelOf" -}}
+{{- $text := . -}}
+{{- if hasPrefix "sha256:" $text -}}
+{{- $text = printf "sha-%s" (trunc 12 (trimPrefix "sha256:" $text)) -}}
+{{- end -}}
+{{- $plain := regexReplaceAll "[._+]" $text "-" -}}
+{{- if regexMatch "^[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?$" $plain -}}
+{{- $plain -}}
+{{- else -}}
+{{- $short := regexReplaceAll "[^a-z0-9-]" (lower $text) "-" | trunc 17 | trimAll "-" -}}
+{{- printf "%s-%s" (default "v" $short) (sha256sum . | trunc 6) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "sojourn.image" -}}
+{{- if .digest -}}
+{{- printf "%s@%s" .repository .digest -}}
+{{- else -}}
+{{- printf "%s:%s" .repository .tag -}}
+{{- end -}}
+{{- end -}}
+
+{{/* {"versions": [...]} as JSON: each with label, name, image, state, weight, replicas, resources, capacity; nothing left to default. */}}
+{{- define "sojourn.versions" -}}
+{{- $root := . -}}
+{{- $found := list -}}
+{{- $given := .Values.versions -}}
+{{- if not $given -}}
+{{- $given = list dict -}}
+{{- end -}}
+{{- range $given -}}
+{{- $image := merge (dict) (default dict .image) (omit $root.Values.image "tag" "digest") -}}
+{{- if not $root.Values.versions -}}
+{{- $image = merge (dict) $root.Values.image -}}
+{{- end -}}
+{{- if not $image.tag -}}
+{{- $_ := set $image "tag" $root.Chart.AppVersion -}}
+{{- end -}}
+{{- $label := default (include "sojourn.labelOf" (default $image.tag $image.digest)) .label -}}
+{{- $version := dict
+    "label" $label
+    "name" (printf "%s-node-%s" (include "sojourn.fullname" $root) $label)
+    "image" (include "sojourn.image" $image)
+    "pullPolicy" $image.pullPolicy
+    "state" (default "current" .state)
+    "weight" (int (default 100 .weight))
+    "replicas" (int (ternary .replicas $root.Values.node.replicas (hasKey . "replicas")))
+    "resources" (default $root.Values.node.resources .resources)
+    "capacity" (default $root.Values.node.capacity .capacity) -}}
+{{- if and (hasKey . "weight") (eq (int .weight) 0) -}}
+{{- $_ := set $version "weight" 0 -}}
+{{- end -}}
+{{- $found = append $found $version -}}
+{{- end -}}
+{{- dict "versions" $found | toJson -}}
+{{- end -}}
+
+{{/* The version that jobs run: the first current one, whose commands are the newest the release knows. */}}
+{{- define "sojourn.jobImage" -}}
+{{- range (include "sojourn.versions" . | fromJson).versions -}}
+{{- if eq .state "current" -}}{{- .image -}}{{- break -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "sojourn.bundled" -}}
+{{- if ne .Values.nats.mode "external" -}}true{{- end -}}
+{{- end -}}
+
+{{- define "sojourn.natsServers" -}}
+{{- if eq .Values.nats.mode "cluster" -}}3{{- else -}}1{{- end -}}
+{{- end -}}
+
+{{- define "sojourn.streamReplicas" -}}
+{{- if .Values.topology.replicas -}}
+{{- int .Values.topology.replicas -}}
+{{- else if eq .Values.nats.mode "single" -}}1{{- else -}}3{{- end -}}
+{{- end -}}
+
+{{- define "sojourn.natsUrl" -}}
+{{- if include "sojourn.bundled" . -}}
+{{- printf "%s://%s-nats:4222" (ternary "tls" "nats" .Values.nats.tls.enabled) (include "sojourn.fullname" .) -}}
+{{- else -}}
+{{- required "nats.external.url is needed with nats.mode=external: the address of your NATS, such as nats://nats.messaging:4222 (or set nats.mode to \"cluster\" or \"single\" for a NATS in this release)" .Values.nats.external.url -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "sojourn.keysSecret" -}}
+{{- default (printf "%s-keys" (include "sojourn.fullname" .)) .Values.keys.existingSecret -}}
+{{- end -}}
+
+{{- define "sojourn.natsAuthSecret" -}}
+{{- if include "sojourn.bundled" . -}}
+{{- include "sojourn.fullname" . }}-nats-auth
+{{- else -}}
+{{- .Values.nats.external.existingSecret -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "sojourn.tlsSecret" -}}
+{{- if .Values.nats.tls.enabled -}}
+{{- if .Values.nats.tls.existingSecret -}}
+{{- .Values.nats.tls.existingSecret -}}
+{{- else if include "sojourn.bundled" . -}}
+{{- include "sojourn.fullname" . }}-nats-tls
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "sojourn.nodeAccount" -}}
+{{- default (printf "%s-node" (include "sojourn.fullname" .)) .Values.serviceAccount.existingName -}}
+{{- end -}}
