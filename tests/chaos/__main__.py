@@ -1,0 +1,46 @@
+"""`python -m tests.chaos`: see the package."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import secrets
+import sys
+from pathlib import Path
+
+from .run import Options, run
+
+
+def _options() -> Options:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--seed", type=int, help="decides the faults and the work  [default: drawn]")
+    parser.add_argument("--seconds", type=float, default=600.0, help="how long faults are injected")
+    parser.add_argument("--replicas", type=int, choices=(1, 3), default=3, help="NATS servers")
+    parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--workflows", type=int, default=5_000)
+    parser.add_argument("--partitions", type=int, default=16)
+    parser.add_argument(
+        "--settle", type=float, help="most seconds until everything has ended after the last fault"
+    )
+    parser.add_argument("--without", default="", help="kinds of faults to leave out, with commas")
+    parser.add_argument("--only", default="", help="kinds of faults to inject, with commas")
+    parser.add_argument("--keep", type=Path, help="folder for logs, journal and keys, which stays")
+    parser.add_argument("--verbose", action="store_true", help="print each fault as it is injected")
+    given = parser.parse_args()
+    return Options(
+        seed=secrets.randbelow(1_000_000) if given.seed is None else given.seed,
+        seconds=given.seconds,
+        replicas=given.replicas,
+        nodes=given.nodes,
+        workflows=given.workflows,
+        partitions=given.partitions,
+        settle=given.settle,
+        without=tuple(filter(None, given.without.split(","))),
+        only=tuple(filter(None, given.only.split(","))),
+        keep=given.keep,
+        verbose=given.verbose,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(run(_options())))

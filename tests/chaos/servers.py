@@ -1,0 +1,173 @@
+"""One nats-server, or three as a cluster, on loopback: killed, restarted, slowed, filled up."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from sojourn.broker.errors import BrokerError, Refused
+from sojourn.broker.nats import NatsBroker, NatsOptions
+from sojourn.broker.seam import Publish, StreamConfig
+from sojourn.broker.server import EmbeddedServer, ServerFailed
+from sojourn.broker.topology import MIB, Limits
+
+FILLER: Final = "CHAOS_FILLER"
+FILLER_BYTES: Final = 4 * MIB
+LIMITS: Final = Limits(mail_bytes=24 * MIB, held_bytes=24 * MIB, dead_bytes=8 * MIB)
+HEALTHY_SECONDS: Final = 40.0
+
+
+def store_bytes(workflows: int) -> int:
+    """What the servers may store: enough for the run, little enough to be filled in a moment."""
+    return 128 * MIB + workflows * 64 * 1024
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+class Servers:
+    """The broker of a run."""
+
+    def __init__(self, place: Path, replicas: int, max_bytes: int) -> None:
+        self.replicas = replicas
+        self._max_bytes = max_bytes
+        names = [f"s{n}" for n in range(1, replicas + 1)]
+        ports = _free_ports(replicas)
+        routes = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in ports)
+        self.all: list[EmbeddedServer] = [
+            EmbeddedServer(
+                place / name,
+                name=name,
+                max_store_bytes=max_bytes,
+                extra_config=""
+                if replicas == 1
+                else f'cluster {{ name: "chaos", listen: "127.0.0.1:{port}", routes: [{routes}], no_advertise: true }}',
+            )
+            for name, port in zip(names, ports, strict=True)
+        ]
+        self._filler: NatsBroker | None = None
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """For clients that have no proxy."""
+        return tuple(server.url for server in self.all)
+
+    async def start(self) -> None:
+        """Start all and wait until they are healthy together."""
+        await asyncio.gather(*(server.start(wait_healthy=False) for server in self.all))
+        await self.wait_healthy()
+
+    async def wait_healthy(self, seconds: float = HEALTHY_SECONDS) -> None:
+        """Return when every server says that it is healthy. Raises `TimeoutError`."""
+        async with asyncio.timeout(seconds):
+            await asyncio.gather(*(server.wait_healthy() for server in self.all))
+
+    async def kill(self, which: int, *, down: float) -> None:
+        """SIGKILL, and start it again after a while."""
+        await self.all[which].kill()
+        await asyncio.sleep(down)
+        await self._start_again(self.all[which])
+
+    async def restart(self, which: int, *, down: float) -> None:
+        """SIGTERM, and start it again after a while."""
+        await self.all[which].stop()
+        await asyncio.sleep(down)
+        await self._start_again(self.all[which])
+
+    async def slow(self, which: int, *, seconds: float) -> None:
+        """Stop and continue the process in short bursts: it answers, but late."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        pid = self.all[which].pid
+        while pid is not None and loop.time() < until:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+            try:
+                await asyncio.sleep(0.4)
+            finally:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+            await asyncio.sleep(0.15)
+
+    async def fill(self, *, seconds: float) -> bool:
+        """Fill the store until it refuses, leave it so for a while, free it. Whether it was ever full."""
+        config = StreamConfig(FILLER, ("chaos.filler",), replicas=self.replicas)
+        full = False
+        try:
+            broker = await self._connection()
+            await broker.create_stream(config)
+            for _ in range(2 + self._max_bytes // FILLER_BYTES):
+                try:
+                    await broker.publish(Publish("chaos.filler", bytes(FILLER_BYTES)), timeout=10.0)
+                except Refused:
+                    full = True
+                    break
+            await asyncio.sleep(seconds)
+        except BrokerError:
+            full = False
+        finally:
+            await self.free()
+        return full
+
+    async def free(self) -> None:
+        """Give back what `fill` took; tried until it works, within a bound."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(30):
+                while True:
+                    try:
+                        broker = await self._connection()
+                        await broker.purge(FILLER, "chaos.filler")
+                        return
+                    except Refused:
+                        return
+                    except BrokerError:
+                        await asyncio.sleep(0.5)
+
+    async def _connection(self) -> NatsBroker:
+        if self._filler is None:
+            self._filler = await NatsBroker.connect(NatsOptions(servers=self.urls, name="filler"))
+        return self._filler
+
+    async def _start_again(self, server: EmbeddedServer) -> None:
+        for _ in range(5):
+            try:
+                await server.start(wait_healthy=False)
+                return
+            except ServerFailed:
+                await asyncio.sleep(0.5)
+        await server.start(wait_healthy=False)
+
+    async def heal(self) -> None:
+        """Every server runs and is healthy."""
+        for server in self.all:
+            if server.pid is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(server.pid, signal.SIGCONT)
+            await self._start_again(server)
+        await self.wait_healthy()
+
+    async def close(self) -> None:
+        """End them all."""
+        if self._filler is not None:
+            await self._filler.close()
+        for server in self.all:
+            await server.kill()
+            await server.__aexit__(None, None, None)
+
+    def logs(self) -> Sequence[str]:
+        """The end of each server's log."""
+        return [server._log_end() for server in self.all]

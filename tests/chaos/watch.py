@@ -1,0 +1,165 @@
+"""A witness at the broker: every commit of every record, every lease of every node, read from the streams while the run goes on.
+
+Commits are pushed (`witness`); what was stored while the witness was away is read from the bucket's history, where a seal has not rolled it
+up. Records are opened with the run's key and their frames are left alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import msgspec
+from sojourn.broker.dead import DeadLetters
+from sojourn.broker.errors import BrokerError
+from sojourn.broker.seam import Broker, Stored
+from sojourn.broker.subjects import Ctl, Fence, Frame, Mail, Send, Subjects, Token
+from sojourn.cluster.ownership import Member
+from sojourn.codecs.keyring import Keyring
+from sojourn.codecs.record import Record
+from sojourn.codecs.seal import open_record
+
+from .evidence import Commit, Ended, LeaseLife
+from .witness import Witness
+
+HISTORY: Final = 16
+"""Revisions that the bucket keeps of each record."""
+LOOK_SECONDS: Final = 1.0
+
+
+class Watch:
+    """See the module."""
+
+    def __init__(self, broker: Broker, subjects: Subjects, keyring: Keyring, urls: Sequence[str]) -> None:
+        """`urls`: the servers, past all proxies."""
+        self._broker = broker
+        self._subjects = subjects
+        self._keyring = keyring
+        self.witness = Witness(urls, subjects.frames_stream, subjects.frames_filter, self._stored)
+        self._cluster_seq = 0
+        self._alive: dict[str, LeaseLife] = {}
+        self.commits: list[Commit] = []
+        self.newest: dict[str, Ended] = {}
+        self.leases: list[LeaseLife] = []
+        self.unreadable: list[str] = []
+        self.frame_bytes: list[int] = []
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        witness = asyncio.create_task(self.witness.run())
+        try:
+            while True:
+                with suppress(BrokerError):
+                    await self._look_at_nodes()
+                await asyncio.sleep(LOOK_SECONDS)
+        finally:
+            witness.cancel()
+            await asyncio.gather(witness, return_exceptions=True)
+
+    async def caught_up(self) -> bool:
+        """Whether every record that is stored now was seen."""
+        newest = 0
+        async for stored in self._broker.scan(
+            self._subjects.frames_stream, self._subjects.frames_filter, from_seq=self.witness.last + 1
+        ):
+            newest = stored.seq
+        return newest <= self.witness.last
+
+    def _stored(self, stored: Stored) -> None:
+        parsed = self._subjects.parse(stored.subject)
+        if isinstance(parsed, Frame) and stored.payload:
+            self._note(parsed.actor, stored)
+
+    def _note(self, actor: str, stored: Stored) -> None:
+        try:
+            record = open_record(
+                stored.payload, self._keyring, namespace=self._subjects.namespace, actor=actor
+            )
+        except Exception as error:
+            self.unreadable.append(f"{actor} revision {stored.seq}: {error}")
+            return
+        index, envelope = record.index, record.envelope
+        self.commits.append(
+            Commit(
+                stored.seq, stored.time, actor, index.run, index.transition, envelope.epoch, envelope.commit,
+                envelope.previous, index.node, str(index.status), index.sealed, index.hold,
+            )
+        )  # fmt: skip
+        if record.frame:
+            self.frame_bytes.append(len(record.frame))
+        self.newest[actor] = Ended(
+            index.workflow, index.run, str(index.status), index.sealed, index.hold, index.hold_reason,
+            index.parent, _value(record), index.wait,
+        )  # fmt: skip
+
+    async def _look_at_nodes(self) -> None:
+        subjects = self._subjects
+        nodes = subjects.cluster_filter(Token("node"))
+        async for stored in self._broker.scan(subjects.cluster_stream, nodes, from_seq=self._cluster_seq + 1):
+            self._cluster_seq = stored.seq
+            node = stored.subject.rpartition(".")[2]
+            member = None
+            if stored.payload:
+                with suppress(msgspec.DecodeError):
+                    member = msgspec.json.decode(stored.payload, type=Member)
+            self._note_lease(node, member, stored.time)
+
+    def _note_lease(self, node: str, member: Member | None, at: float) -> None:
+        known = self._alive.get(node)
+        if member is not None and known is not None and known.lease == member.lease:
+            return
+        if known is not None:
+            self.leases.append(known._replace(ended=at))
+            del self._alive[node]
+        if member is not None:
+            self._alive[node] = LeaseLife(node, member.lease, member.pid, at, None)
+
+    def all_leases(self) -> list[LeaseLife]:
+        """Ended and living ones."""
+        return [*self.leases, *self._alive.values()]
+
+    # at the end
+
+    async def leftovers(self) -> dict[str, int]:
+        """Messages in each stream that should be empty now, by stream and by what they are."""
+        found: Counter[str] = Counter()
+        subjects = self._subjects
+        for stream, pattern in (
+            (subjects.mail_stream, ">"),
+            (subjects.ctl_stream, ">"),
+            (subjects.wake_stream, ">"),
+            (subjects.held_stream, ">"),
+            (subjects.steps_stream, ">"),
+        ):
+            for subject, count in (await self._broker.subjects(stream, pattern)).items():
+                if not isinstance(subjects.parse(subject), Fence):
+                    found[f"{stream}: {_shape(subjects.parse(subject), subject)}"] += count
+        return dict(found)
+
+    async def dead_letters(self) -> list[tuple[str, str, str, bytes]]:
+        """Actor, channel or verb, reason and payload of each."""
+        letters = []
+        async for letter in DeadLetters(self._broker, self._subjects).list():
+            parsed = self._subjects.parse(letter.subject)
+            match parsed:
+                case Mail(_, actor, channel) | Send(_, actor, channel):
+                    letters.append((str(actor), str(channel), letter.reason, letter.payload))
+                case Ctl(_, actor, verb):
+                    letters.append((str(actor), f"control {verb}", letter.reason, letter.payload))
+                case _:
+                    letters.append(("", letter.subject, letter.reason, letter.payload))
+        return letters
+
+
+def _shape(parsed: Any, subject: str) -> str:
+    return f"{type(parsed).__name__} of {parsed.actor}" if hasattr(parsed, "actor") else subject
+
+
+def _value(record: Record) -> Any:
+    outcome = record.envelope.outcome
+    if outcome is None or outcome.kind != "value":
+        return None
+    return msgspec.json.decode(outcome.value)
