@@ -77,7 +77,7 @@ def commands() -> Iterator[tuple[str, str]]:
 def test_a_documented_command_parses(page: str, line: str) -> None:
     command: click.Command = cli
     words = shlex.split(line)[1:]
-    context = click.Context(cli, info_name="sojourn")
+    context = click.Context(cli, info_name="sojourn", **cli.context_settings)
     while isinstance(command, click.Group):
         name, found, words = command.resolve_command(context, words)
         assert found is not None
