@@ -56,7 +56,7 @@ def _checked(kind: str, text: str) -> str:
     return text
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=4096)
 def fnv_partition(text: str, partitions: int) -> int:
     """The server's `partition(n, ...)`:
 
