@@ -54,7 +54,7 @@ class ActorHost:
         self.actor = actor
         self.mailbox = Mailbox(serving, actor, self._emptied)
         self._serving = serving
-        self._turner = Turner(serving, actor, self.mailbox, self.step_ended)
+        self._turner = Turner(serving, actor, self.mailbox, self.step_ended, self._in_hand)
         self._results: deque[tuple[RunningCall, StepDone]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._again = False
@@ -82,6 +82,10 @@ class ActorHost:
         """A local step of this actor ended."""
         self._results.append((run, done))
         self.wake()
+
+    def _in_hand(self, key: str, attempt: int) -> bool:
+        """Whether the outcome of this attempt is here and not committed yet: the attempt must not run again."""
+        return any(run.key == key and done.attempt == attempt for run, done in self._results)
 
     def wake(self) -> None:
         """Look at everything again."""

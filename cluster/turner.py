@@ -280,7 +280,7 @@ class Turner:
             key = operation_key(self._actor, record.index.run, run.call.op)
             if services.steps.adopt(key, run.call.attempt, self._step_ended):
                 continue
-            if False and self._in_hand(key, run.call.attempt):
+            if self._in_hand(key, run.call.attempt):
                 continue
             if run.call.runner == services.runner:
                 mine.append(run)

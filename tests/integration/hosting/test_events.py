@@ -13,6 +13,7 @@ from sojourn.actors.step import step
 from sojourn.actors.verbs import receive
 from sojourn.actors.workflow import workflow
 from sojourn.broker.seam import Publish
+from sojourn.cluster.commits import Overtaken
 
 from .conftest import Crash, MakeOwner, completed
 
@@ -343,3 +344,22 @@ async def test_a_flood_of_mail_to_one_actor_stops_no_other(owners: MakeOwner) ->
     await owner.until_messages("held", 0, seconds=60)
     await owner.until_messages("dead", 1997)
     await owner.until_quiet()
+
+
+async def test_an_outcome_in_hand_is_committed_after_a_reload_and_its_step_is_not_run_again(
+    owners: MakeOwner,
+) -> None:
+    """The record is put in doubt between the end of a step and the commit of its outcome: it is loaded afresh."""
+    reloads: list[str] = []
+
+    def doubt(point: str, about: str = "") -> None:
+        if point == "step_result" and not reloads:
+            reloads.append(about)
+            raise Overtaken(about)
+
+    owner = await owners(fault=doubt)
+    await owner.start("inhand", "gated", "inhand")
+    await started["inhand"].wait()
+    gates["inhand"].set()
+    assert completed(await owner.until_ended("inhand")) == "inhand"
+    assert (ran["inhand"], reloads) == (1, ["inhand"])
