@@ -16,9 +16,8 @@ from typing import Any, Final
 from sojourn.broker.errors import BrokerError
 
 from .attach import Attacher, NotOwner
-from .marks import Marks, StorageWentBack
-from .metrics import Metrics
-from .services import PartitionFactory, PartitionServices, ServedPartition
+from .marks import StorageWentBack
+from .services import Meter, PartitionFactory, PartitionMarks, PartitionServices, ServedPartition
 
 ATTACHES: Final = 16
 """In flight per node (PROTOCOL 3)."""
@@ -29,6 +28,13 @@ JITTER_PER_PARTITION: Final = 0.02
 AGAIN_SECONDS: Final = 1.0
 AGAIN_MAX_SECONDS: Final = 30.0
 """First and longest wait after an attach that failed."""
+CALM_SECONDS: Final = 20.0
+"""A partition in doubt again within this time after the last look waits before the next ..."""
+LOOK_SECONDS: Final = 0.25
+LOOK_MAX_SECONDS: Final = 4.0
+"""... first this, then doubled, at most that: while a cluster elects leaders, acknowledgements meet
+nobody, and new consumers each time would only add elections.
+"""
 WENT_BACK_SECONDS: Final = 10.0
 """How often a partition whose storage went back is looked at again."""
 
@@ -40,6 +46,9 @@ class _Holding:
     epoch: int
     partition: ServedPartition = field(init=False)
     releasing: bool = False
+    looks: int = 0
+    """How many looks in a row came soon after each other."""
+    looked_at: float = float("-inf")
     doubted: str = ""
     """Why `owner.<p>` must be looked at; empty when there is no doubt."""
 
@@ -51,9 +60,9 @@ class Holdings:
         self,
         services: PartitionServices,
         attacher: Attacher,
-        marks: Marks,
+        marks: PartitionMarks,
         factory: PartitionFactory,
-        metrics: Metrics,
+        metrics: Meter,
         *,
         on_change: Callable[[], None],
     ) -> None:
@@ -98,6 +107,11 @@ class Holdings:
         """Partitions not served because their storage went back, with why (I8)."""
         return dict(self._went_back)
 
+    def partition(self, p: int) -> ServedPartition | None:
+        """The partition, if it is served and not being handed over."""
+        holding = self._held.get(p)
+        return holding.partition if holding is not None and not holding.releasing else None
+
     def partitions(self) -> list[ServedPartition]:
         """What is served, for statistics."""
         return [holding.partition for holding in self._held.values()]
@@ -122,9 +136,9 @@ class Holdings:
         if holding is None or holding.releasing or self._over:
             return
         holding.doubted = holding.doubted or reason
-        # While the gate is shut the connection is in doubt as a whole: `verify` and `reattach_all` follow.
+        # While the gate is shut nothing can be decided: the doubt is kept for `look_at_doubts`.
         if p not in self._operations and self._services.may_act():
-            self._begin(p, self._look(p, holding, delay=0.0))
+            self._begin(p, self._look(p, holding, delay=self._pause(holding)))
 
     async def verify(self) -> None:
         """After a disconnect: read every `owner.<p>` and mark from the leader, drop what is not ours or went
@@ -156,6 +170,12 @@ class Holdings:
             holding.doubted = holding.doubted or reason
             if p not in self._operations:
                 self._begin(p, self._look(p, holding, delay=self._services.random.uniform(0.0, spread)))
+
+    def look_at_doubts(self) -> None:
+        """The gate is open: look at what came into doubt while it was shut. Called after each poll."""
+        for p, holding in tuple(self._held.items()):
+            if holding.doubted and not holding.releasing and p not in self._operations:
+                self._begin(p, self._look(p, holding, delay=self._pause(holding)))
 
     def drop_all(self) -> None:
         """The lease has ended, or the node leaves at once: forget everything silently. Nothing is attached
@@ -192,7 +212,7 @@ class Holdings:
         self._operations.pop(p, None)
         holding = self._held.get(p)
         if holding is not None and holding.doubted and not holding.releasing and self._services.may_act():
-            self._begin(p, self._look(p, holding, delay=0.0))
+            self._begin(p, self._look(p, holding, delay=self._pause(holding)))
         self._on_change()
 
     async def _guarded(self, p: int, work: Coroutine[Any, Any, None]) -> None:
@@ -256,6 +276,7 @@ class Holdings:
             await asyncio.sleep(delay)
         reason, holding.doubted = holding.doubted, ""
         started = self._services.monotonic()
+        holding.looked_at = started
         try:
             await self._attacher.verify(p, holding.epoch)
             async with self._in_flight:
@@ -277,6 +298,12 @@ class Holdings:
         else:
             self._log.info("attached anew: %s", reason, extra=self._extra(p))
             self._note_attach(p, holding.epoch, "again", started)
+
+    def _pause(self, holding: _Holding) -> float:
+        """How long to wait before the next look; none unless the last one was a short while ago."""
+        calm = self._services.monotonic() - holding.looked_at > CALM_SECONDS
+        holding.looks = 0 if calm else holding.looks + 1
+        return min(LOOK_MAX_SECONDS, LOOK_SECONDS * 2 ** min(holding.looks - 1, 10)) if holding.looks else 0.0
 
     async def _release(self, p: int, holding: _Holding, deadline: float) -> None:
         holding.releasing = True

@@ -38,6 +38,7 @@ from .directory import Directory
 from .gate import Gate, boot_seconds
 from .guard import Guard
 from .holdings import Holdings
+from .lanes import Lanes
 from .lease import LeaseLost, LeaseTerms, NodeIdInUse, Vitals
 from .marks import MARK_SECONDS, Marks
 from .metrics import Metrics
@@ -69,6 +70,17 @@ class Life:
     lease: str
     holdings: Holdings
     marks: Marks
+    lanes: Lanes | None = None
+    """Of this node's deployment; None: this node serves none."""
+
+    def serving(self) -> bool:
+        """Whether partitions or lanes are still served."""
+        lanes = self.lanes.holdings.serving() if self.lanes is not None else ()
+        return bool(self.holdings.serving() or lanes)
+
+    def all_holdings(self) -> tuple[Holdings, ...]:
+        """Of partitions and of lanes."""
+        return (self.holdings,) if self.lanes is None else (self.holdings, self.lanes.holdings)
 
 
 class Membership:
@@ -192,11 +204,14 @@ class Membership:
         self._wake.set()
         with suppress(TimeoutError):
             async with asyncio.timeout(deadline - self._now()):
-                while self._life is not None and self._life.holdings.serving():
+                if self._life is not None and self._life.lanes is not None:
+                    self._life.lanes.drain(self._move_seconds)
+                while self._life is not None and self._life.serving():
                     self._moved.clear()
                     await self._moved.wait()
                 for life in (*self._former, *((self._life,) if self._life else ())):
-                    await life.holdings.wait_steps_finished()
+                    for holdings in life.all_holdings():
+                        await holdings.wait_steps_finished()
         await self.leave()
 
     async def leave(self) -> None:
@@ -206,7 +221,7 @@ class Membership:
         self._state = "left"
         self._gate.shut("left")
         if self._life is not None:
-            self._life.holdings.drop_all()
+            self._drop_all(self._life)
         tasks = [task for task in (*self._tasks, self._verifying, self._rejoining) if task is not None]
         for task in tasks:
             task.cancel()
@@ -219,6 +234,12 @@ class Membership:
             with suppress(BrokerError):
                 await subscription.stop()
 
+    @staticmethod
+    def _drop_all(life: Life) -> None:
+        life.holdings.drop_all()
+        if life.lanes is not None:
+            life.lanes.drop()
+
     async def _join(self) -> None:
         """One new life. Repeats what has no known outcome."""
         wait = RETRY_SECONDS
@@ -230,9 +251,14 @@ class Membership:
                 self._member = member
                 self._life = await self._make_life(member.lease, self)
                 self._gate.open()
+                if self._life.lanes is not None:
+                    await self._life.lanes.start()
                 await self._checked_guard().become("ready")
             except (LeaseLost, BrokerError) as error:
                 self._gate.shut("not joined")
+                if self._life is not None:
+                    self._drop_all(self._life)
+                    self._life = None
                 self._log.warning("not joined yet: %s", error, extra={"node": member.node})
                 await asyncio.sleep(wait)
                 wait = min(RETRY_MAX_SECONDS, 2 * wait)
@@ -270,14 +296,18 @@ class Membership:
             raise
         self._view = view
         self._vitals.members = view.members
-        if self._state not in ("joined", "draining") or self._life is None or self._member is None:
+        life = self._life
+        if self._state not in ("joined", "draining") or life is None or self._member is None:
             return
         found = view.members.get(self._member.node)
         if found is None or found.lease != self._member.lease:
             await self._check_lease()
         self._note_unserved(view)
-        if self._gate.is_open():
-            self._move(view, self._life.holdings, self._member)
+        if life.lanes is not None:
+            await life.lanes.viewed(view)
+        if self._life is life and self._gate.is_open():
+            life.holdings.look_at_doubts()
+            self._move(view, life.holdings, self._member)
 
     def _move(self, view: View, holdings: Holdings, member: Member) -> None:
         now = self._now()
@@ -320,7 +350,8 @@ class Membership:
         while len(self._ended_runners) > ENDED_RUNNERS:
             self._ended_runners.popitem(last=False)
         if self._life is not None:
-            self._life.holdings.lease_ended(runner)
+            for holdings in self._life.all_holdings():
+                holdings.lease_ended(runner)
 
     # in doubt
     def _on_engine_connection(self, up: bool) -> None:
@@ -358,7 +389,8 @@ class Membership:
             try:
                 if not await self._check_lease():
                     return
-                await life.holdings.verify()
+                for holdings in life.all_holdings():
+                    await holdings.verify()
             except BrokerError:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
@@ -368,7 +400,8 @@ class Membership:
             self._log.info("the lease holds: going on", extra={"node": self._member and self._member.node})
             if self._engine_was_cut:
                 self._engine_was_cut = False
-                life.holdings.reattach_all("the connection was cut")
+                for holdings in life.all_holdings():
+                    holdings.reattach_all("the connection was cut")
             self._wake.set()
             return
 
@@ -414,7 +447,7 @@ class Membership:
         self._log.error(
             "the lease has ended (%s): dropping %d partitions", reason, len(life.holdings.serving())
         )
-        life.holdings.drop_all()
+        self._drop_all(life)
         self._former = (*self._former, life)[-8:]
         if self._member is not None:
             self._ended_runners[self._member.runner] = None
@@ -453,6 +486,8 @@ class Membership:
         gauge("hot_actors", sum(one.hot for one in figures))
         gauge("waiting_events", sum(one.waiting for one in figures))
         gauge("held_events", sum(one.held for one in figures))
+        gauge("actors_on_lanes", sum(one.away for one in figures))
+        gauge("pins_without_node", sum(one.pinned for one in figures))
         gauge("unacknowledged", sum(one.unacknowledged for one in figures))
         gauge("running_steps", sum(one.running_steps for one in figures))
         gauge("oldest_runnable_seconds", max((one.oldest_runnable for one in figures), default=0.0))

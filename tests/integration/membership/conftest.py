@@ -41,6 +41,8 @@ class Figures:
     unacknowledged: int = 0
     running_steps: int = 0
     oldest_runnable: float = 0.0
+    away: int = 0
+    pinned: int = 0
 
 
 @dataclass

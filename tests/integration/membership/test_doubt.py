@@ -97,6 +97,25 @@ async def test_a_guard_connection_that_comes_back_in_time_costs_nothing(
     assert cluster.diary.of("drop") == cluster.diary.of("reattached") == []
 
 
+async def test_a_pull_that_breaks_off_while_the_gate_is_shut_is_looked_at_afterwards(
+    cluster: Any, cutter: Any, until: Any
+) -> None:
+    """The doubt comes while nothing can be decided, and no reconnect of the engine follows."""
+    await cluster.start("a")
+    await cluster.all_served("a")
+    hosted = cluster.hosted["a", 3]
+    real = hosted.services.gate.shut
+
+    def shut(why: str) -> None:
+        real(why)
+        hosted.lost("the pull broke off")
+
+    hosted.services.gate.shut = shut
+    cutter.cut("sojourn-a-guard")
+    await cluster.diary.wait_until(lambda: ("a", 3, 2) in cluster.diary.of("reattached"))
+    assert cluster.diary.of("drop") == []
+
+
 async def test_a_node_whose_lease_was_ended_drops_everything_and_joins_anew(
     cluster: Any, directory: Any
 ) -> None:

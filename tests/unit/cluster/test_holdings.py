@@ -274,6 +274,34 @@ async def test_while_the_gate_is_shut_doubts_wait_for_the_reconnect(bench: Bench
     assert partition.told == ["start", "reattached 2"]
 
 
+async def test_a_doubt_that_came_while_the_gate_was_shut_is_looked_at_when_it_opens_without_a_reconnect(
+    bench: Bench,
+) -> None:
+    """The guard's connection was cut, the gate shut for a moment, and just then a pull broke off."""
+    partition = await bench.attached()
+    bench.gate.shut("the guard's connection was cut")
+    partition.on_lost("the consumer's leader moved")
+    bench.gate.open()
+    bench.holdings.look_at_doubts()
+    await bench.settled()
+    assert partition.told == ["start", "reattached 2"]
+    bench.holdings.look_at_doubts()
+    assert bench.holdings.busy() == frozenset()
+
+
+async def test_a_partition_that_is_doubted_again_and_again_waits_longer_each_time(bench: Bench) -> None:
+    partition = await bench.attached()
+    holding = bench.holdings._held[1]
+    pauses = []
+    for _ in range(7):
+        pauses.append(bench.holdings._pause(holding))
+        holding.looked_at = bench.now
+    assert pauses == [0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 4.0]
+    bench.now += 21
+    assert bench.holdings._pause(holding) == 0.0
+    assert partition.told == ["start"]
+
+
 async def test_after_a_reconnect_what_is_elsewhere_is_dropped_before_the_gate_opens(bench: Bench) -> None:
     partition = await bench.attached()
     bench.attacher.fail["verify"] = [ELSEWHERE]
