@@ -233,9 +233,30 @@ class HeldStore:
             seq = found.seq + 1
         return events
 
-    async def of_actor(self, actor: ActorId) -> Sequence[HeldEvent]:
-        """The held events of one actor, in order, each read from the leader."""
-        pattern, seq = self._subjects.held_of(actor), 1
+    async def look(self, partition: int) -> Sequence[HeldEvent]:
+        """The held events of a partition that somebody else owns, in order: all that were stored before the call, and
+        perhaps later ones.
+
+        The owner's fence, read from the leader first, tells how far a replica must have come.
+        """
+        fence = await self._read_fence(partition)
+        if fence is None:
+            return []  # never attached, so nothing was ever moved
+        pattern = self._subjects.held_filter(partition)
+        events: MutableSequence[HeldEvent] = []
+        last = 0
+        async for stored in self._broker.scan(self._stream, pattern):
+            last = stored.seq
+            self._collect(stored, events)
+        if last < fence.seq:  # a replica that lags behind: the rest comes from the leader
+            while (found := await self._broker.read_next(self._stream, pattern, last + 1)) is not None:
+                last = found.seq
+                self._collect(found, events)
+        return events
+
+    async def of_actor(self, actor: ActorId, *, after: int = 0) -> Sequence[HeldEvent]:
+        """The held events of one actor with a higher sequence than `after`, in order, each read from the leader."""
+        pattern, seq = self._subjects.held_of(actor), after + 1
         events: MutableSequence[HeldEvent] = []
         while (stored := await self._broker.read_next(self._stream, pattern, seq)) is not None:
             self._collect(stored, events)

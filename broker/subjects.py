@@ -308,6 +308,10 @@ class Subjects:
         """Where a node's connection (`engine`, `guard`) answers probes."""
         return f"{self._root}.probe.{node}.{connection}"
 
+    def drain(self, node: Token) -> str:
+        """Where a node is asked to drain, as SIGTERM asks it."""
+        return f"{self._root}.node.{node}.drain"
+
     def members(self) -> str:
         """Where nodes tell each other that a lease or an owner changed: a hint to look at once."""
         return f"{self._root}.members"
@@ -324,6 +328,10 @@ class Subjects:
     def wake_filter(self, partition: int) -> str:
         """All wake-ups of one partition."""
         return f"{self._root}.wake.{partition}.>"
+
+    def lane_filter(self, deployment: Token) -> str:
+        """All nudges for a deployment's nodes."""
+        return f"{self._root}.lane.{deployment}.>"
 
     def held_filter(self, partition: int) -> str:
         """All held events of one partition, and its fence."""
@@ -356,6 +364,11 @@ class Subjects:
     def consumer(partition: int, epoch: int) -> str:
         """Name of a partition's consumer in the life of one epoch."""
         return f"p{partition}-e{epoch}"
+
+    @staticmethod
+    def lane_consumer(deployment: Token) -> str:
+        """Name of the consumer that the nodes of a deployment share."""
+        return f"lane-{deployment}"
 
     @staticmethod
     def parse_consumer(name: str) -> tuple[int, int] | None:

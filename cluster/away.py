@@ -77,9 +77,7 @@ class Away:
         """Nudge once more, if events are still held."""
         self._owes_nudge = True
 
-    async def advance(
-        self, hot: Hot, submit: Callable[[Sequence[Item]], None], refuse: Refuse
-    ) -> bool:
+    async def advance(self, hot: Hot, submit: Callable[[Sequence[Item]], None], refuse: Refuse) -> bool:
         """Do one thing; False: nothing is left to do until something happens.
 
         `submit` gives items to the mover. Raises `BrokerError`, `Overtaken`, `HigherEpoch`.

@@ -2,8 +2,9 @@
 
 Two readers: `versions` compares identities, to tell which pins a deployment satisfies; `stack` prints the
 source lines at which actors sleep, also when no node with that code lives and without unpickling anything. So
-the identities of the workflows' and steps' code are stored, and the source text of every function in the
-modules that define them (helpers are awaited too).
+the identities of the workflows' and steps' code are stored, with those of every function and the shape of every
+data class in the app's modules (a frame may stand in any of them), and the source text of every function in the
+modules that define workflows and steps (helpers are awaited too).
 
 A label names one version. Without one given it is drawn from the code itself, so the same code has the same
 label on every node. Source text is bounded; what does not fit is left out, longest function first, and
@@ -14,8 +15,9 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,12 +27,16 @@ from sojourn.broker.errors import WrongLastSequence
 from sojourn.broker.subjects import token
 from sojourn.codecs import frames
 from sojourn.codecs.errors import SojournError
+from sojourn.codecs.identity import CodeNotFound
+from sojourn.codecs.shapes import shape_of
 
 if TYPE_CHECKING:
     from sojourn.actors.registry import Registry
 
 MAX_SOURCE_BYTES: Final = 384 * 1024
 """Of all source text together: the record must fit into one message of a server with default limits."""
+MAX_CODE: Final = 4_000
+"""Identities beyond those of workflows and steps; an app with more is known by these only."""
 _KEY: Final = "deployment"
 
 
@@ -57,10 +63,30 @@ class Deployment(msgspec.Struct, frozen=True):
     sources: tuple[Source, ...] = ()
     left_out: int = 0
     """Functions whose text did not fit."""
+    code: tuple[str, ...] = ()
+    """Identities of all functions, and shapes of all data classes, in the app's modules: what pins may name."""
 
     def identities(self) -> frozenset[str]:
         """All identities of all workflows and steps."""
         return frozenset(one for group in (*self.workflows.values(), *self.steps.values()) for one in group)
+
+    def lacks(self, pin: Iterable[str], ran_by: Deployment | None) -> tuple[str, ...]:
+        """The parts of a pin that this deployment has to be taken to lack. `ran_by`: the one that stored the frame, if
+        it is known.
+
+        Of modules that are not the app's neither registers anything: they count as the same. A node finds out for
+        certain when it restores the frame.
+        """
+        have = self.everything()
+        missing = [part for part in pin if part not in have]
+        if ran_by is None or not missing:
+            return tuple(missing)
+        apps = {part.partition(":")[0] for part in have | ran_by.everything()}
+        return tuple(part for part in missing if part.partition(":")[0] in apps)
+
+    def everything(self) -> frozenset[str]:
+        """Every part of a pin that it is known to satisfy."""
+        return self.identities() | frozenset(self.code)
 
     def source_line(self, module: str, line: int) -> str | None:
         """The text of a line of a module, without its indentation; None when it was not registered."""
@@ -96,6 +122,7 @@ def describe(registry: Registry, *, app: str, label: str | None = None) -> Deplo
     steps = {name: tuple(frames.fingerprint_of(one.fn)) for name, one in sorted(registry.steps.items())}
     modules = {one.fn.__module__ for one in registry.workflows.values()}
     modules |= {one.fn.__module__ for one in registry.steps.values()}
+    code = sorted({one for name in _app_modules(modules) for one in _code(name)})[:MAX_CODE]
     sources, left_out = _bounded(sorted(_sources(modules), key=lambda one: (one.module, one.first_line)))
     return Deployment(
         label=token(label, "a deployment's label") if label else _label(workflows, steps),
@@ -105,6 +132,7 @@ def describe(registry: Registry, *, app: str, label: str | None = None) -> Deplo
         steps=steps,
         sources=sources,
         left_out=left_out,
+        code=tuple(code),
     )
 
 
@@ -128,9 +156,14 @@ async def register(keys: ClusterKeys, deployment: Deployment) -> None:
 
 
 async def read(keys: ClusterKeys, label: str) -> Deployment | None:
-    """The deployment of that label, or None. Raises `BrokerError`, `InvalidName`."""
+    """The deployment of that label, or None (also for what is not ours). Raises `BrokerError`, `InvalidName`."""
     entry = await keys.get(_KEY, label)
-    return msgspec.json.decode(entry.value, type=Deployment) if entry is not None else None
+    if entry is None:
+        return None
+    try:
+        return msgspec.json.decode(entry.value, type=Deployment)
+    except msgspec.DecodeError:
+        return None
 
 
 async def read_all(keys: ClusterKeys) -> dict[str, Deployment]:
@@ -166,6 +199,36 @@ def _sources(modules: set[str]) -> Iterator[Source]:
         if module is not None:
             for function in _functions(module):
                 yield from _source(name, function)
+
+
+def _app_modules(defining: set[str]) -> Iterator[str]:
+    """Imported modules that are the app's: those that define, and what lies in the same package or folder."""
+    packages = {name.partition(".")[0] for name in defining if "." in name} - {"sojourn"}
+    folders = {folder for name in defining if "." not in name and (folder := _folder(name))}
+    for name in tuple(sys.modules):
+        beside = "." not in name and _folder(name) in folders
+        if name in defining or name.partition(".")[0] in packages or beside:
+            yield name
+
+
+def _folder(name: str) -> str:
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return os.path.dirname(file) if isinstance(file, str) else ""
+
+
+def _code(name: str) -> Iterator[str]:
+    """Identities and shapes that a module defines."""
+    module = sys.modules.get(name)
+    if module is None:
+        return
+    for function in _functions(module):
+        try:
+            yield from frames.fingerprint_of(function)
+        except CodeNotFound:
+            continue  # it cannot be found by a name, so no frame of it is ever stored
+    for value in tuple(vars(module).values()):
+        if isinstance(value, type) and value.__module__ == name and (shape := shape_of(value)) is not None:
+            yield shape
 
 
 def _functions(module: ModuleType) -> Iterator[FunctionType]:

@@ -1,4 +1,4 @@
-"""The cluster bucket's keys of membership, typed: `node.<id>`, `owner.<p>` (PROTOCOL 1).
+"""The cluster bucket's keys of membership, typed: `node.<id>`, `owner.<p>`, `lane.<label>.<p>` (PROTOCOL 1).
 
 Decisions read from the stream's leader; `poll` reads everything at once from any replica and only proposes.
 """
@@ -73,11 +73,45 @@ class Directory:
                 owners[int(p)] = Owned(owner, entry.revision)
         return View(partitions, members, owners)
 
+    async def owners(self, *prefix: str | int) -> dict[int, Owned]:
+        """Who owns each partition under a prefix of keys (`owner`, or `lane` and a label), from any replica."""
+        found: dict[int, Owned] = {}
+        for key, entry in (await self._keys.list(*prefix)).items():
+            owner = _decoded(entry.value, Owner)
+            p = key.rpartition(".")[2]
+            if owner is not None and p.isdigit():
+                found[int(p)] = Owned(owner, entry.revision)
+        return found
+
     async def _read(self, kind: type[Value], *key: str | int) -> Entry[Value]:
         entry = await self._keys.get(*key)
         if entry is None:
             return Entry(None, 0)
         return Entry(_decoded(entry.value, kind), entry.revision)
+
+
+class LaneDirectory(Directory):
+    """The same for the lanes of one deployment: the owner of a partition is who runs its actors on that lane,
+    `lane.<label>.<p>`.
+    """
+
+    def __init__(self, broker: Broker, subjects: Subjects, label: str) -> None:
+        """`label`: the deployment's."""
+        super().__init__(broker, subjects)
+        self.label = label
+
+    async def owner(self, p: int) -> Entry[Owner]:
+        """Who owns the lane, read from the leader. Raises `OutcomeUnknown`."""
+        return await self._read(Owner, "lane", self.label, p)
+
+    async def put_owner(self, p: int, owner: Owner, *, expect: int) -> int:
+        """Change who owns the lane; the new revision. Raises as `ClusterKeys.put`."""
+        value = msgspec.json.encode(owner)
+        return await self._keys.put("lane", self.label, p, value=value, expect=expect)
+
+    async def lanes(self) -> dict[int, Owned]:
+        """Every lane of the deployment that was ever owned, from any replica."""
+        return await self.owners("lane", self.label)
 
 
 def _decoded(data: bytes, kind: type[Value]) -> Value | None:

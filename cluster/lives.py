@@ -5,6 +5,7 @@ all of them.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 import secrets
 import time
@@ -18,11 +19,14 @@ from sojourn.broker.frames import FrameStore
 from sojourn.broker.held import HeldStore
 
 from .attach import Attacher
-from .directory import Directory
+from .directory import Directory, LaneDirectory
 from .holdings import Holdings
 from .hot_cache import HotCache
+from .lane_partition import LaneAttacher, LanePartition, NoMarks, NoMeter
+from .lanes import Lanes
 from .marks import Marks, Memory
 from .membership import Life, Membership
+from .pins import ClusterPins
 from .services import Fault, PartitionFactory, PartitionServices
 from .steps import LocalSteps
 
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
 
     from .gate import Gate
     from .metrics import Metrics
+    from .versions import Versions
 
 
 def _new_id() -> str:
@@ -58,7 +63,8 @@ class Lives:
     step_runner: StepRunner
     limits: Limits
     node_id: str
-    deployment: str
+    versions: Versions
+    """The cluster's deployments, this node's own among them."""
     reply_prefix: str
     fault: Fault
     factory: PartitionFactory
@@ -71,8 +77,15 @@ class Lives:
 
     def __post_init__(self) -> None:
         """The engine and the cache are shared by all lives, too."""
-        self.engine = Engine(self.registry, limits=self.limits, ids=_new_id, random=self.random.random)
+        self.engine = Engine(
+            self.registry,
+            limits=self.limits,
+            ids=_new_id,
+            random=self.random.random,
+            deployment=self.versions.own.label,
+        )
         self.hot_cache = HotCache(max_entries=self.limits.hot_actors, max_bytes=self.limits.hot_bytes)
+        self.lane_cache = HotCache(max_entries=self.limits.hot_actors, max_bytes=self.limits.hot_bytes)
 
     async def make(self, lease: str, membership: Membership) -> Life:
         """The services and holdings for a lease that was just taken. Raises `BrokerError`."""
@@ -96,7 +109,7 @@ class Lives:
             limits=self.limits,
             node_id=self.node_id,
             lease_id=lease,
-            deployment=self.deployment,
+            deployment=self.versions.own.label,
             stream_created=marks.created,
             inbox_prefix=self.reply_prefix,
             gate=self.gate,
@@ -108,6 +121,7 @@ class Lives:
             monotonic=self.monotonic,
             fault=self.fault,
             steps=self.local_steps,
+            resolver=ClusterPins(self.engine, self.versions),
         )
         attacher = Attacher(
             self.broker,
@@ -122,7 +136,31 @@ class Lives:
         holdings = Holdings(
             services, attacher, marks, self.factory, self.metrics, on_change=membership.changed
         )
-        return Life(lease, holdings, marks)
+        return Life(lease, holdings, marks, self._lanes(services, membership, holdings))
+
+    def _lanes(self, services: PartitionServices, membership: Membership, homes: Holdings) -> Lanes:
+        """The lanes of this node's deployment: the same parts, with memory of their own."""
+        lane_services = dataclasses.replace(
+            services,
+            held=HeldStore(self.broker, self.subjects, node=self.node_id),
+            hot_cache=self.lane_cache,
+            marks=NoMarks(),
+        )
+        directory = LaneDirectory(self.broker, self.subjects, services.deployment)
+        attacher = LaneAttacher(
+            self.broker,
+            self.subjects,
+            directory,
+            lane_services.held,
+            node=self.node_id,
+            lease=services.lease_id,
+            broker_now=self.clock.now,
+            fault=self.fault,
+        )
+        holdings = Holdings(
+            lane_services, attacher, NoMarks(), LanePartition, NoMeter(), on_change=membership.changed
+        )
+        return Lanes(services, holdings, directory, self.versions, self.metrics, homes)
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

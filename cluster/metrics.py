@@ -49,6 +49,14 @@ METRICS: Final[Mapping[str, Declared]] = {
         "counter", "Frames not resumed here because this code lacks their pin", ("workflow",)
     ),
     "evicted": Declared("counter", "Hot actors parked to keep the cache in its bounds"),
+    # lanes
+    "lanes_begun": Declared("counter", "Actors put on a lane, for lack of their code here", ("lane",)),
+    "lanes_ended": Declared("counter", "Actors taken off a lane whose deployment has no nodes", ("lane",)),
+    "lane_returns": Declared("counter", "Actors that this node gave back from a lane", ("lane",)),
+    "lane_nudges": Declared("counter", "Nudges sent to a lane's nodes", ("lane",)),
+    "lanes_served": Declared("gauge", "Lanes owned by this node"),
+    "actors_on_lanes": Declared("gauge", "Actors of this node's partitions with held events, on a lane"),
+    "pins_without_node": Declared("gauge", "Actors held because no living node has their code"),
     # events
     "events": Declared("counter", "Events delivered to this node", ("kind",)),
     "events_without_effect": Declared("counter", "Events acknowledged without effect", ("kind",)),

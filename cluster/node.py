@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 from collections.abc import Coroutine, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Final, Literal
@@ -34,7 +34,9 @@ from sojourn.actors.limits import Limits
 from sojourn.actors.registry import Registry
 from sojourn.broker.clock import BrokerClock
 from sojourn.broker.cluster_keys import ClusterKeys
+from sojourn.broker.errors import BrokerError
 from sojourn.broker.nats import NatsBroker, NatsOptions
+from sojourn.broker.seam import Received
 from sojourn.broker.subjects import token
 from sojourn.broker.topology import check_drift
 from sojourn.codecs.errors import SojournError
@@ -53,6 +55,7 @@ from .ownership import Member
 from .partition import Partition
 from .services import Fault, PartitionFactory
 from .steps_loop import StepsLoop
+from .versions import Versions, first_is_current
 
 DRAIN_SECONDS: Final = 30.0
 LEAVE_SECONDS: Final = 15.0
@@ -130,6 +133,7 @@ class Node:
         self._ready = asyncio.Event()
         self._draining = asyncio.Event()
         self._leaving = asyncio.Event()
+        self._broker: NatsBroker | None = None
         self._membership: Membership | None = None
         self._guard: Guard | None = None
         self._health: HealthServer | None = None
@@ -185,7 +189,7 @@ class Node:
     async def _start(self, stack: AsyncExitStack) -> Membership:
         options = self._options
         registry = options.registry or Registry.for_app(options.app)
-        broker = await self._connect("engine")
+        broker = self._broker = await self._connect("engine")
         stack.push_async_callback(broker.close)
         topology = await check_drift(broker, options.namespace)
         if options.app_name is not None and topology.app != options.app_name:
@@ -194,7 +198,9 @@ class Node:
         clock = BrokerClock(broker, subjects.wake_stream)
         await clock.sync()
         deployment = deployments.describe(registry, app=options.app, label=options.deployment)
-        await deployments.register(ClusterKeys(broker, subjects), deployment)
+        keys = ClusterKeys(broker, subjects)
+        await deployments.register(keys, deployment)
+        await first_is_current(keys, deployment.label, by=self._id, at=time.time())
         metrics = Metrics({"node": self._id, "deployment": deployment.label})
         lives = Lives(
             broker=broker,
@@ -207,7 +213,7 @@ class Node:
             step_runner=await self._start_steps(stack, registry, clock),
             limits=options.limits,
             node_id=self._id,
-            deployment=deployment.label,
+            versions=Versions(keys, deployment),
             reply_prefix=options.reply_prefix,
             fault=options.fault or fault_from(os.environ),
             factory=options.partition_factory,
@@ -240,7 +246,17 @@ class Node:
         self._membership = membership
         stack.push_async_callback(membership.leave)
         await membership.start(guard)
+        await broker.subscribe(subjects.drain(self._id), self._on_drain)
         return membership
+
+    async def _on_drain(self, request: Received) -> None:
+        """`sojourn drain`: as SIGTERM, with an answer."""
+        broker = self._broker
+        if request.reply and broker is not None:
+            with suppress(BrokerError):
+                await broker.reply(request, b"{}")
+        self._log.info("asked to drain", extra={"node": self._id})
+        self.drain()
 
     async def _connect(self, connection: Literal["engine", "guard"]) -> NatsBroker:
         name = f"sojourn-{self._id}-{connection}"

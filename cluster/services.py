@@ -53,6 +53,19 @@ class CommitMarks(Protocol):
         """A commit of this actor was acknowledged with this revision. Cheap: called for every commit."""
 
 
+class PartitionMarks(Protocol):
+    """What `Holdings` asks of `mark.<p>` (I8); `marks.Marks`, or nothing for lanes."""
+
+    async def check(self, p: int) -> None:
+        """Raises `StorageWentBack`, `BrokerError`."""
+
+    async def write(self, p: int) -> None:
+        """Write it if it changed. Raises `BrokerError`."""
+
+    def forget(self, p: int) -> None:
+        """The partition is no longer ours."""
+
+
 class Meter(Protocol):
     """Where a partition counts and measures. Names and labels are those declared in `cluster.metrics`;
     never ids.
@@ -166,6 +179,14 @@ class PartitionStatistics(Protocol):
     @property
     def running_steps(self) -> int:
         """Local steps running here for this partition."""
+
+    @property
+    def away(self) -> int:
+        """Actors on a lane that have held events."""
+
+    @property
+    def pinned(self) -> int:
+        """Actors held because no node has their code."""
 
     @property
     def oldest_runnable(self) -> float:

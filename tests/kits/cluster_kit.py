@@ -60,6 +60,7 @@ class Cluster:
         app: str = "acceptance_app",
         env: Mapping[str, str] | None = None,
         path: Path = KITS,
+        deployment: str | None = None,
     ) -> None:
         """Start node processes and wait until they own all partitions among them."""
         for name in names:
@@ -72,6 +73,7 @@ class Cluster:
                     "--node-id", name,
                     "--key-file", str(self.place / "key"),
                     "--log", "warning",
+                    *(("--deployment", deployment) if deployment else ()),
                 ],
                 log=self.place / f"{name}.log",
                 environment={

@@ -1,0 +1,260 @@
+"""The lanes of this node's deployment: who takes which, how nudges reach the one who has it, what happens when it dies.
+
+Nudges for all actors of a deployment come to one consumer that its nodes share, so any of them may get one. It is acknowledged
+only when the node that owns the lane of the actor's partition has noted it: this node, or a peer that is told by a request. A lane
+that nobody owns is attached by the node that got the nudge. Whoever dies with a nudge in hand lets it come again after
+`ACK_WAIT_SECONDS`; whoever dies with a lane is noticed by its peers at their next poll, and the one that rendezvous order names
+attaches it (the next ones somewhat later), lists HELD, and finds every event that was not consumed.
+
+The deployment's nodes keep its lanes once they were needed; the keys stay, because their epochs may only grow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from sojourn.broker.errors import BrokerClosed, BrokerError, InvalidName, NoResponders
+from sojourn.broker.seam import ConsumerConfig, Delivery, Pull, Received, Subscription
+from sojourn.broker.subjects import ActorId, Lane, Token, actor_id
+
+from .lane_partition import LanePartition
+from .ownership import FALLBACK_SECONDS, rendezvous
+
+if TYPE_CHECKING:
+    from .directory import LaneDirectory
+    from .holdings import Holdings
+    from .metrics import Metrics
+    from .ownership import View
+    from .services import PartitionServices
+    from .versions import Versions
+
+ACK_WAIT_SECONDS: Final = 10.0
+IDLE_SECONDS: Final = 600.0
+"""The broker forgets the consumer of a deployment without nodes after this time; what it had comes to the next one."""
+AT_ONCE: Final = 64
+"""Nudged actors that are seen to at a time."""
+AGAIN_SECONDS: Final = (0.05, 1.0)
+_LANE: Final = Token("lane")
+
+
+class Lanes:
+    """See the module. One per life of the node; engine loop only."""
+
+    def __init__(
+        self,
+        services: PartitionServices,
+        holdings: Holdings,
+        directory: LaneDirectory,
+        versions: Versions,
+        metrics: Metrics,
+        homes: Holdings,
+    ) -> None:
+        """`holdings`: of lanes; `homes`: of partitions; `services`: those of partitions."""
+        self.holdings = holdings
+        self._versions = versions
+        self._homes = homes
+        self._services = services
+        self._directory = directory
+        self._metrics = metrics
+        self._label = Token(directory.label)
+        self._pull: Pull | None = None
+        self._subscription: Subscription | None = None
+        self._nudges: dict[ActorId, list[Delivery]] = {}
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._unserved: dict[int, float] = {}
+        self._draining = False
+        self._over = False
+
+    def __repr__(self) -> str:
+        """Which, and how many."""
+        return f"<Lanes of {self._label}: {sorted(self.holdings.serving())}>"
+
+    async def start(self) -> None:
+        """Begin to hear nudges. Raises `BrokerError`."""
+        services = self._services
+        mine = services.subjects.probe(Token(services.node_id), _LANE)
+        self._subscription = await services.broker.subscribe(mine, self._on_forwarded)
+        await self._begin_pull()
+
+    async def viewed(self, view: View) -> None:
+        """A poll: tell partitions of deployments that came or went; attach lanes of this one that a dead or leaving peer
+        had. Raises `BrokerError`.
+        """
+        if await self._versions.observe(view):
+            for partition in self._homes.partitions():
+                partition.look_again()
+        if self._over or self._draining:
+            return
+        now, me = self._services.monotonic(), self._services.runner
+        lanes = await self._directory.lanes()
+        peers = {
+            m.node: m.capacity
+            for m in view.members.values()
+            if m.state == "ready" and m.deployment == self._label
+        }
+        orphaned = {}
+        for p, owned in lanes.items():
+            owner = owned.owner
+            holder = view.members.get(owner.node)
+            lives = holder is not None and holder.lease == owner.lease and owner.state != "free"
+            if p in self.holdings.serving() or (lives and owner.runner != me):
+                continue
+            orphaned[p] = self._unserved.get(p, now)
+            order = rendezvous(p, peers)
+            rank = order.index(self._services.node_id) if self._services.node_id in order else len(order)
+            if now - orphaned[p] >= rank * FALLBACK_SECONDS and p not in self.holdings.busy():
+                self.holdings.attach(p)
+        self._unserved = orphaned
+        self._metrics.gauge("lanes_served", len(self.holdings.serving()))
+
+    def drain(self, seconds: float) -> None:
+        """Hear no more nudges, and hand every lane over to the peers."""
+        self._draining = True
+        if self._pull is not None:
+            self._spawn(self._stop_pull(), "stop")
+        for p in self.holdings.serving():
+            self.holdings.release(p, seconds)
+
+    def drop(self) -> None:
+        """The lease has ended, or the node leaves: forget everything at once."""
+        if self._over:
+            return
+        self._over = True
+        self.holdings.drop_all()
+        tasks, self._tasks = self._tasks, set()
+        for task in tasks:
+            task.cancel()
+        self._spawn(self._stop_pull(), "stop")
+        if self._subscription is not None:
+            self._spawn(self._subscription.stop(), "unsubscribe")
+
+    # nudges
+    async def _begin_pull(self) -> None:
+        services = self._services
+        name = services.subjects.lane_consumer(self._label)
+        config = ConsumerConfig(
+            name,
+            (services.subjects.lane_filter(self._label),),
+            ack_wait=ACK_WAIT_SECONDS,
+            inactive_threshold=IDLE_SECONDS,
+        )
+        await services.broker.create_consumer(services.subjects.wake_stream, config)
+        self._pull = await services.broker.pull(
+            services.subjects.wake_stream, name, self._on_nudge, self._on_pull_lost
+        )
+
+    def _on_pull_lost(self, reason: str) -> None:
+        if not self._over and not self._draining:
+            self._services.log.info("nudges of lane %s: %s", self._label, reason)
+            self._spawn(self._pull_again(), "pull")
+
+    async def _pull_again(self) -> None:
+        pause = AGAIN_SECONDS[0]
+        while not self._over and not self._draining:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, AGAIN_SECONDS[1])
+            with suppress(BrokerError):
+                await self._begin_pull()
+                return
+
+    async def _stop_pull(self) -> None:
+        pull, self._pull = self._pull, None
+        if pull is not None:
+            with suppress(BrokerError):
+                await pull.stop()
+
+    def _on_nudge(self, delivery: Delivery) -> None:
+        if self._over:
+            return
+        parsed = self._services.subjects.parse(delivery.message.subject)
+        if not isinstance(parsed, Lane):
+            self._spawn(self._acknowledge([delivery]), "acknowledge")
+            return
+        waiting = self._nudges.get(parsed.actor)
+        if waiting is not None:
+            waiting.append(delivery)  # whoever sees to the actor looks again afterwards
+            return
+        self._nudges[parsed.actor] = [delivery]
+        self._spawn(self._see_to(parsed.actor), "nudge")
+
+    async def _see_to(self, actor: ActorId) -> None:
+        """Bring the actor's nudges to the owner of its lane, until none is left."""
+        while nudges := self._nudges[actor]:
+            self._nudges[actor] = []
+            async with self._slots:
+                if not await self._bring(actor):
+                    break  # they come again, to somebody else
+                await self._acknowledge(nudges)
+        del self._nudges[actor]
+
+    async def _bring(self, actor: ActorId) -> bool:
+        """Have the nudge noted by whoever owns the lane, this node if nobody does. False: this node leaves."""
+        pause = AGAIN_SECONDS[0]
+        while not self._over:
+            try:
+                if await self._note(actor) or await self._pass_on(actor):
+                    return True
+            except BrokerClosed:
+                return False
+            except BrokerError as error:
+                self._services.log.debug("a nudge of %s: trying again: %s", actor, error)
+            if self._draining:
+                return False
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, AGAIN_SECONDS[1])
+        return False
+
+    async def _note(self, actor: ActorId) -> bool:
+        """Whether this node has the lane, and has noted the nudge."""
+        partition = self.holdings.partition(self._services.subjects.partition_of(actor))
+        if not isinstance(partition, LanePartition):
+            return False
+        await partition.nudged(actor)
+        return True
+
+    async def _pass_on(self, actor: ActorId) -> bool:
+        """Whether the peer that has the lane has noted the nudge; begins to attach a lane that nobody has."""
+        services = self._services
+        p = services.subjects.partition_of(actor)
+        owner = (await self._directory.owner(p)).value
+        theirs = owner is not None and owner.state != "free" and owner.runner != services.runner
+        if owner is None or not theirs or not services.lives(owner.runner):
+            if not self._draining and p not in self.holdings.busy():
+                self.holdings.attach(p)
+            return False
+        try:
+            answer = await services.broker.request(
+                services.subjects.probe(Token(owner.node), _LANE), actor.encode()
+            )
+        except NoResponders:
+            return False
+        return answer.payload == b"noted"
+
+    async def _on_forwarded(self, request: Received) -> None:
+        """A peer got a nudge for a lane that it takes to be this node's."""
+        noted = False
+        try:
+            noted = await self._note(actor_id(request.payload.decode()))
+        except (InvalidName, UnicodeDecodeError, BrokerError) as error:
+            self._services.log.info("a forwarded nudge was not noted: %s", error)
+        with suppress(BrokerError):
+            await self._services.broker.reply(request, b"noted" if noted else b"not mine")
+
+    async def _acknowledge(self, deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            with suppress(BrokerError):  # it comes again, and says nothing new
+                await self._services.broker.ack(delivery)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=f"lanes-{name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._services.log.error("lanes of %s: a defect in Sojourn", self._label, exc_info=error)
