@@ -17,11 +17,12 @@ import ctypes
 import gc
 import sys
 import types
+from functools import lru_cache
 from typing import Any
 
 from . import slots
 from .identity import Code, CodeNotFound, code_of, known_code
-from .layout import CREATED, FINISHED, RUNNING, current
+from .layout import CREATED, FINISHED, FRAME_DATA, RUNNING, current
 from .liveness import live_mask
 
 KINDS = (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType)
@@ -310,14 +311,14 @@ def discard(*coroutines: Any) -> None:
     """
     current()
     held, pending = _held_by(coroutines)
-    for target, code, kind in held:
+    for _, code, kind in held:
         if kind == RUNNING:
             raise ValueError(f"{code.co_qualname} is running and cannot be discarded")
     for awaitable in pending:
         _never_awaited(awaitable)
     for target, code, kind in held:
         slots.disarm(target, code, kind)
-    for target, _, kind in held:
+    for target, _, _ in held:
         if type(target) is not types.AsyncGeneratorType:
             target.close()
         else:
@@ -344,16 +345,31 @@ def _close_silently(target: Any) -> None:
 
 
 # Nothing suspended lies behind these, or nothing that belongs to the coroutine.
-_LEAVES = frozenset((
-    type(None), bool, int, float, complex, str, bytes, type, types.ModuleType, types.CodeType, types.FrameType,
-    types.BuiltinFunctionType, range,
-))  # fmt: skip
+_LEAVES = frozenset(
+    (type(None), bool, int, float, complex, str, bytes, range, type, types.ModuleType, types.CodeType)
+)
+# Objects of these modules lead to the event loop, to other tasks and threads: nothing behind them is the actor's.
+# (A coroutine that holds one cannot be stored, but it must still be possible to drop it alone.)
+_FOREIGN = frozenset(
+    (
+        "asyncio", "_asyncio", "uvloop", "threading", "_thread", "socket", "_socket", "ssl", "_ssl", "selectors",
+        "concurrent", "multiprocessing", "subprocess", "weakref", "_weakref", "logging", "contextvars",
+        "_contextvars", "_frozen_importlib", "_frozen_importlib_external", "importlib",
+    )
+)  # fmt: skip
 _MAX_VISITED = 1_000_000
 
 
 def suspended_in(*roots: Any) -> list[Any]:
     """Every coroutine, generator and async generator that the roots hold, directly or through plain objects."""
     return [target for target, _, _ in _held_by(roots)[0]]
+
+
+@lru_cache(maxsize=4096)
+def _may_hold(kind: type) -> bool:
+    if issubclass(kind, (type, types.ModuleType)):
+        return False
+    return issubclass(kind, BaseException) or kind.__module__.partition(".")[0] not in _FOREIGN
 
 
 def _held_by(roots: tuple[Any, ...]) -> tuple[list[tuple[Any, types.CodeType, int]], list[Any]]:
@@ -380,8 +396,21 @@ def _held_by(roots: tuple[Any, ...]) -> tuple[list[tuple[Any, types.CodeType, in
             queue += each.__defaults__ or ()
         elif kind is WRAPPER:
             queue.append(wrapped_coroutine(each))
-        elif not isinstance(each, (type, types.ModuleType)) and gc.is_tracked(each):
+        elif kind is types.FrameType:
+            # A traceback keeps the variables of functions that have ended; no further than to their generators.
+            if _is_finished(each):
+                queue += [held for held in gc.get_referents(each) if type(held) in KINDS]
+        elif _may_hold(kind) and gc.is_tracked(each):
             if kind in (ASEND, ATHROW):
                 pending.append(each)
             queue += gc.get_referents(each)  # what is not tracked holds nothing that could be suspended
     return held, pending
+
+
+def _is_finished(frame: types.FrameType) -> bool:
+    """Whether a frame's function has ended: then the frame object itself holds its variables.
+
+    Of one that still runs (the engine's own, in the traceback of an exception that passed through) nothing is ours.
+    """
+    data = ctypes.c_ssize_t.from_address(id(frame) + FRAME_DATA).value
+    return id(frame) < data < id(frame) + sys.getsizeof(frame)

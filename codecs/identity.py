@@ -450,6 +450,7 @@ def _look_up(reference: str) -> tuple[Code, types.ModuleType, str]:
 
 
 def import_module(module_name: str, place: str) -> types.ModuleType:
+    """The module, imported when needed. Raises CodeNotFound, which names `place`, when it cannot be."""
     module = sys.modules.get(module_name)
     if module is not None:
         return module

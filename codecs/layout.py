@@ -71,6 +71,7 @@ _KNOWN = {
     15: Layout(15, 40, 64, 67, 24, 16, True, _STATES_315, 1, 2),
 }
 
+FRAME_DATA = 24  # in a frame object: where its data is
 CODE_START = types.CodeType.__basicsize__
 
 _verified: Layout | None = None
@@ -186,9 +187,26 @@ def _verify(layout: Layout) -> None:
         must(ctypes.string_at(id(generator) + layout.flags, 3)[1:] == b"\0\0", "async generator flag")
         flags.close()
         _verify_list()
+        _verify_frame_object(layout)
     finally:
         outer.close()
     must(state(outer) == FINISHED, "state byte")
+
+
+def _ended_frame() -> types.FrameType:
+    return sys._getframe()
+
+
+def _verify_frame_object(layout: Layout) -> None:
+    """The frame object of an ended function holds its own data, and its fourth word points to it."""
+    ended, running = _ended_frame(), sys._getframe()
+    inside = [
+        id(each) < _word(id(each) + FRAME_DATA) < id(each) + sys.getsizeof(each) for each in (ended, running)
+    ]
+    if inside != [True, False]:
+        raise UnsupportedInterpreter(
+            f"cpython 3.{layout.minor}", "its frame objects are not laid out as expected"
+        )
 
 
 def _verify_list() -> None:

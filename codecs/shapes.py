@@ -37,12 +37,12 @@ def shape_of(kind: type) -> str | None:
 def _fields(kind: type) -> list[tuple[str, str]] | None:
     if dataclasses.is_dataclass(kind):
         return [(each.name, _text(each.type)) for each in dataclasses.fields(kind)]
-    for attribute in ("__struct_fields__", "__attrs_attrs__", "model_fields", "_fields"):
-        declared = getattr(kind, attribute, None)
-        if attribute == "_fields" and not issubclass(kind, tuple):
+    for name in ("__struct_fields__", "__attrs_attrs__", "model_fields", "_fields"):
+        declared = getattr(kind, name, None)
+        if name == "_fields" and not issubclass(kind, tuple):
             continue
         if isinstance(declared, (tuple, list, dict)):
-            return [(name, _annotation(kind, name)) for name in _names(declared)]
+            return [(each, _annotation(kind, each)) for each in _names(declared)]
     return _slots(kind)
 
 

@@ -5,6 +5,7 @@ silence, reference counts, collection, a fresh process, tools that look on.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import inspect
@@ -306,3 +307,52 @@ def test_a_running_coroutine_cannot_be_captured() -> None:
     with pytest.raises(StopIteration):
         target.send(None)
     assert seen
+
+
+def test_discard_reaches_no_coroutine_of_an_event_loop_that_the_workflow_held() -> None:
+    """What holds the loop cannot be stored, and is dropped alone: the loop's own tasks go on."""
+    loop = asyncio.SelectorEventLoop()
+    try:
+        done: list[str] = []
+
+        async def of_the_node() -> None:
+            for _ in range(3):
+                await asyncio.sleep(0)
+            done.append("went on")
+
+        task = loop.create_task(of_the_node())
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+
+        async def careless() -> None:
+            held = [loop, task, {"client": asyncio.Event()}]
+            await tick()
+            str(held)
+
+        target = advanced(careless(), 1)
+        with pytest.raises(frames.CannotSuspend):
+            frames.dump(target)
+        frames.discard(target)
+        loop.run_until_complete(task)
+        assert done == ["went on"]
+    finally:
+        loop.close()
+
+
+def test_a_generator_that_only_a_traceback_keeps_alive_is_discarded_too() -> None:
+    log: list[Any] = []
+
+    def failing() -> None:
+        generator = frame_programs.counting(log, 3)
+        next(generator)
+        raise KeyError
+
+    async def handling() -> None:
+        try:
+            failing()
+        except KeyError:
+            await tick()
+
+    frames.discard(advanced(handling(), 1))
+    gc.collect()
+    assert log == []
