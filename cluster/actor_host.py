@@ -189,6 +189,9 @@ class ActorHost:
                 await self._turner.quarantine(f"a defect in Sojourn: {type(error).__name__}: {error}")
             except (Overtaken, HigherEpoch, BrokerError):
                 return
+            except Exception:
+                # Not even that: its events stay unacknowledged, and it is tried again for as long as they come.
+                self._serving.services.log.exception("%s: cannot be quarantined", self.actor)
 
     def _emptied(self) -> None:
         """The last acknowledgement is confirmed: there may be nothing left to stay for, or more to sweep."""

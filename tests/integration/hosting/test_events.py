@@ -94,6 +94,26 @@ async def test_the_owner_dies_while_it_moves_events(owners: MakeOwner, point: st
     assert await second.messages("dead") == 0
 
 
+async def test_after_an_attach_held_mail_comes_before_newer_mail(owners: MakeOwner) -> None:
+    first = await owners()
+    await first.start("order", "either", 40)
+    await first.until_waiting("order", "receive")
+    await first.control("order", "pause")
+    await first.until("order", lambda record: record.index.hold == "paused")
+    for n in range(30):
+        await first.signal("order", ("note", "other")[n % 2], n)
+    await first.until_messages("held", 30)
+    await first.until_quiet()
+    first.die()
+    await first.control("order", "resume")
+    for n in range(30, 40):
+        await first.signal("order", ("note", "other")[n % 2], n)
+    second = await owners()
+    assert completed(await second.until_ended("order")) == list(range(40))
+    await second.until_quiet()
+    await second.until_messages("held", 0)
+
+
 async def test_a_dead_letter_tells_why(owners: MakeOwner) -> None:
     owner = await owners()
     await owner.start("d1", "collect", 1)
