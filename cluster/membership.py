@@ -12,18 +12,12 @@ are plain messages and only save time.
 In doubt. A cut of either connection shuts the gate at once. When the broker can be asked again, leader reads
 of `node.<id>` and of each `owner.<p>` decide: lease not ours, this life is over; a partition not ours, it is
 dropped; else the gate opens, and after a cut of the engine's connection all partitions are attached anew.
-
-Runners. A pending call names "<node>/<lease>", and is not started by a new owner while that lease lives.
-`lives` answers from memory and errs towards "lives"; each poll settles what was asked, by leader reads, and
-tells the partitions of every lease that is over.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,25 +34,21 @@ from .guard import Guard
 from .holdings import Holdings
 from .lanes import Lanes
 from .lease import LeaseLost, LeaseTerms, NodeIdInUse, Vitals
-from .marks import MARK_SECONDS, Marks
+from .marks import Marks
 from .metrics import Metrics
 from .ownership import Member, Mine, View, plan
+from .pulse import Pulse
+from .runners import Runners
 
 POLL_SECONDS: Final = 2.0
 HINT_SECONDS: Final = 0.02
 """Hints that come closer together than this are one."""
-TICK_SECONDS: Final = 0.25
-MEASURE_SECONDS: Final = 5.0
-"""Between two sums over all partitions for the gauges."""
-CLOCK_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = 0.25
 RETRY_MAX_SECONDS: Final = 5.0
 MOVE_DEADLINE_SECONDS: Final = 10.0
 """How long a planned move waits for hot actors to reach their next commit."""
 KEPT_SECONDS: Final = 60.0
 """How long a partition taken as a fallback is not given back."""
-ENDED_RUNNERS: Final = 1024
-"""Leases known to be over that are remembered; an older one is asked about again."""
 
 State = Literal["starting", "joined", "rejoining", "draining", "left"]
 
@@ -99,7 +89,6 @@ class Membership:
         *,
         terms: LeaseTerms = LeaseTerms(),  # noqa: B008 - immutable
         now: Callable[[], float] = boot_seconds,
-        wall: Callable[[], float] = time.time,
         log: logging.Logger = logging.getLogger("sojourn.cluster"),  # noqa: B008 - process-wide by design
     ) -> None:
         """`make_member` draws a new lease id each time; `make_life` builds services for it."""
@@ -114,7 +103,6 @@ class Membership:
         self._make_member = make_member
         self._terms = terms
         self._now = now
-        self._wall = wall
         self._log = log
         self._guard: Guard | None = None
         self._member: Member | None = None
@@ -131,8 +119,16 @@ class Membership:
         self._engine_was_cut = False
         self._unserved_since: dict[int, float] = {}
         self._kept_until: dict[int, float] = {}
-        self._asked: set[str] = set()
-        self._ended_runners: OrderedDict[str, None] = OrderedDict()
+        self._runners = Runners(self._directory, self._runner_ended)
+        self._pulse = Pulse(
+            clock,
+            gate,
+            vitals,
+            metrics,
+            partitions=lambda: self._life.holdings.partitions() if self._life is not None else (),
+            marks=lambda: self._life.marks if self._life is not None else None,
+            now=now,
+        )
         self._former: tuple[Life, ...] = ()
         self._move_seconds = MOVE_DEADLINE_SECONDS
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -158,15 +154,12 @@ class Membership:
 
     def lives(self, runner: str) -> bool:
         """Whether the lease of "<node>/<lease>" may still live. See the module."""
-        node, _, lease = runner.partition("/")
-        member = self._view.members.get(node)
-        if (member is not None and member.lease == lease) or (self._member and self._member.runner == runner):
+        if self._member is not None and self._member.runner == runner:
             return True
-        if runner in self._ended_runners:
-            return False
-        self._asked.add(runner)
-        self._wake.set()
-        return True
+        lives = self._runners.lives(runner, self._view)
+        if self._runners.is_asked():
+            self._wake.set()
+        return lives
 
     # beginning and end
     async def start(self, guard: Guard) -> None:
@@ -179,12 +172,10 @@ class Membership:
             await self._broker.subscribe(self._subjects.members(), self._on_hint),
         ]
         self._vitals.tick = self._vitals.answered = self._now()
-        self._spawn(self._keep_ticking(), "tick")
+        for name, work in self._pulse.tasks():
+            self._spawn(work, name)
         await self._join()
         self._spawn(self._keep_polling(), "poll")
-        self._spawn(self._keep_marking(), "marks")
-        self._spawn(self._keep_measuring(), "measure")
-        self._spawn(self._keep_time(), "clock")
 
     async def wait_failed(self) -> None:
         """Return never, or raise what makes this node unable to go on (its id is in use, the guard is
@@ -285,15 +276,14 @@ class Membership:
             self._wake.clear()
 
     async def _poll(self) -> None:
-        asked, self._asked = self._asked, set()
-        before = self._view
+        asked = self._runners.take_asked()
         try:
             view = await self._directory.poll(self._subjects.partitions)
-            self._vitals.answered = self._now()
-            await self._settle_runners(asked, before, view)
         except BaseException:
-            self._asked |= asked
+            self._runners.put_back(asked)
             raise
+        self._vitals.answered = self._now()
+        await self._runners.settle(self._view, view, asked)
         self._view = view
         self._vitals.members = view.members
         life = self._life
@@ -335,20 +325,7 @@ class Membership:
             count = sum(member.state == state for member in view.members.values())
             self._metrics.gauge("members", count, state=state)
 
-    async def _settle_runners(self, asked: set[str], before: View, view: View) -> None:
-        """Which of the runners asked about, or gone since the last poll, are over: read from the leader."""
-        living = {member.runner for member in view.members.values()}
-        gone = (asked | {member.runner for member in before.members.values()}) - living
-        for runner in gone:
-            node, _, lease = runner.partition("/")
-            found = (await self._directory.member(node)).value if node else None
-            if found is None or found.lease != lease:
-                self._runner_ended(runner)
-
     def _runner_ended(self, runner: str) -> None:
-        self._ended_runners[runner] = None
-        while len(self._ended_runners) > ENDED_RUNNERS:
-            self._ended_runners.popitem(last=False)
         if self._life is not None:
             for holdings in self._life.all_holdings():
                 holdings.lease_ended(runner)
@@ -450,7 +427,7 @@ class Membership:
         self._drop_all(life)
         self._former = (*self._former, life)[-8:]
         if self._member is not None:
-            self._ended_runners[self._member.runner] = None
+            self._runners.over(self._member.runner)
         if self._state == "joined":
             self._state = "rejoining"
             self._rejoining = asyncio.get_running_loop().create_task(self._rejoin(), name="membership-rejoin")
@@ -461,50 +438,6 @@ class Membership:
         except (NodeIdInUse, Exception) as error:
             if not self._failure.done():
                 self._failure.set_exception(error)
-
-    # time
-    async def _keep_ticking(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            due = loop.time() + TICK_SECONDS
-            await asyncio.sleep(TICK_SECONDS)
-            self._metrics.gauge("loop_lag_seconds", max(0.0, loop.time() - due))
-            self._vitals.tick = self._now()
-
-    async def _keep_measuring(self) -> None:
-        while True:
-            await asyncio.sleep(MEASURE_SECONDS)
-            await self._measure()
-
-    async def _measure(self) -> None:
-        figures = []
-        for partition in self._life.holdings.partitions() if self._life is not None else []:
-            figures.append(partition.statistics())
-            await asyncio.sleep(0)  # with 10,000 hot actors one partition's figures take milliseconds
-        gauge = self._metrics.gauge
-        gauge("partitions", len(figures))
-        gauge("hot_actors", sum(one.hot for one in figures))
-        gauge("waiting_events", sum(one.waiting for one in figures))
-        gauge("held_events", sum(one.held for one in figures))
-        gauge("actors_on_lanes", sum(one.away for one in figures))
-        gauge("pins_without_node", sum(one.pinned for one in figures))
-        gauge("unacknowledged", sum(one.unacknowledged for one in figures))
-        gauge("running_steps", sum(one.running_steps for one in figures))
-        gauge("oldest_runnable_seconds", max((one.oldest_runnable for one in figures), default=0.0))
-        gauge("gate_open", float(self._gate.is_open()))
-
-    async def _keep_marking(self) -> None:
-        while True:
-            await asyncio.sleep(MARK_SECONDS)
-            if self._life is not None:
-                await self._life.marks.write_all()
-
-    async def _keep_time(self) -> None:
-        while True:
-            await asyncio.sleep(CLOCK_SECONDS)
-            with suppress(BrokerError):
-                await self._clock.sync()
-                self._metrics.gauge("clock_offset_seconds", self._clock.now() - self._wall())
 
     # hints
     async def _answer(self, request: Received) -> None:

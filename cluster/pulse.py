@@ -1,0 +1,107 @@
+"""What a node does by the clock: tick for the guard, gather figures, write marks, take the broker's time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from sojourn.broker.clock import BrokerClock
+from sojourn.broker.errors import BrokerError
+
+from .gate import Gate
+from .lease import Vitals
+from .marks import MARK_SECONDS
+from .metrics import Metrics
+
+if TYPE_CHECKING:
+    from .marks import Marks
+    from .services import ServedPartition
+
+TICK_SECONDS: Final = 0.25
+MEASURE_SECONDS: Final = 5.0
+"""Between two sums over all partitions for the gauges."""
+CLOCK_SECONDS: Final = 60.0
+
+
+class Pulse:
+    """The periodic tasks of a node. Engine loop only."""
+
+    def __init__(
+        self,
+        clock: BrokerClock,
+        gate: Gate,
+        vitals: Vitals,
+        metrics: Metrics,
+        *,
+        partitions: Callable[[], Iterable[ServedPartition]],
+        marks: Callable[[], Marks | None],
+        now: Callable[[], float],
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """`partitions` and `marks` are the present life's. `now` is the guard's clock, `wall` this
+        machine's.
+        """
+        self._clock = clock
+        self._gate = gate
+        self._vitals = vitals
+        self._metrics = metrics
+        self._partitions = partitions
+        self._marks = marks
+        self._now = now
+        self._wall = wall
+
+    def tasks(self) -> Iterable[tuple[str, Coroutine[Any, Any, None]]]:
+        """What is to run for as long as the node does, with names."""
+        return (
+            ("tick", self._keep_ticking()),
+            ("measure", self._keep_measuring()),
+            ("marks", self._keep_marking()),
+            ("clock", self._keep_time()),
+        )
+
+    async def _keep_ticking(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + TICK_SECONDS
+            await asyncio.sleep(TICK_SECONDS)
+            self._metrics.gauge("loop_lag_seconds", max(0.0, loop.time() - due))
+            self._vitals.tick = self._now()
+
+    async def _keep_measuring(self) -> None:
+        while True:
+            await asyncio.sleep(MEASURE_SECONDS)
+            await self._measure()
+
+    async def _measure(self) -> None:
+        figures = []
+        for partition in self._partitions():
+            figures.append(partition.statistics())
+            await asyncio.sleep(0)  # with 10,000 hot actors one partition's figures take milliseconds
+        gauge = self._metrics.gauge
+        gauge("partitions", len(figures))
+        gauge("hot_actors", sum(one.hot for one in figures))
+        gauge("waiting_events", sum(one.waiting for one in figures))
+        gauge("held_events", sum(one.held for one in figures))
+        gauge("actors_on_lanes", sum(one.away for one in figures))
+        gauge("pins_without_node", sum(one.pinned for one in figures))
+        gauge("unacknowledged", sum(one.unacknowledged for one in figures))
+        gauge("running_steps", sum(one.running_steps for one in figures))
+        gauge("oldest_runnable_seconds", max((one.oldest_runnable for one in figures), default=0.0))
+        gauge("gate_open", float(self._gate.is_open()))
+
+    async def _keep_marking(self) -> None:
+        while True:
+            await asyncio.sleep(MARK_SECONDS)
+            marks = self._marks()
+            if marks is not None:
+                await marks.write_all()
+
+    async def _keep_time(self) -> None:
+        while True:
+            await asyncio.sleep(CLOCK_SECONDS)
+            with suppress(BrokerError):
+                await self._clock.sync()
+                self._metrics.gauge("clock_offset_seconds", self._clock.now() - self._wall())
