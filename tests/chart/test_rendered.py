@@ -1,0 +1,327 @@
+"""What the chart renders: objects looked at by name, for every values file of `helm/ci`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chart_kit import CHART, CI_VALUES, NAMESPACE, RELEASE, Objects, helm, render, selects
+
+EXTERNAL, CLUSTER = CHART / "ci/external.yaml", CHART / "ci/bundled-cluster.yaml"
+NODE_LABELS = {"app.kubernetes.io/instance": RELEASE, "app.kubernetes.io/component": "node"}
+
+every_file = pytest.mark.parametrize("file", CI_VALUES, ids=lambda file: file.stem)
+
+
+@every_file
+def test_lint_finds_nothing(file: Path) -> None:
+    assert "0 chart(s) failed" in helm("lint", "--strict", str(CHART), "--values", str(file)).stdout
+
+
+def test_lint_of_the_defaults_finds_nothing() -> None:
+    assert "0 chart(s) failed" in helm("lint", "--strict", str(CHART)).stdout
+
+
+def test_it_is_packaged_without_its_tests_values(tmp_path: Path) -> None:
+    import tarfile
+
+    helm("package", str(CHART), "--destination", str(tmp_path))
+    (package,) = tmp_path.glob("sojourn-*.tgz")
+    with tarfile.open(package) as tar:
+        names = tar.getnames()
+    assert "sojourn/values.schema.json" in names
+    assert "sojourn/files/janitor.py" in names
+    assert not [name for name in names if "/ci/" in name or "__pycache__" in name]
+
+
+@every_file
+def test_an_install_without_a_cluster_goes_through(file: Path) -> None:
+    done = helm("install", RELEASE, str(CHART), "--dry-run=client", "--values", str(file), "--namespace", NAMESPACE)
+    assert "sojourn signal" in done.stdout, "the notes say how to send the first signal"
+
+
+@every_file
+def test_each_selector_takes_its_own_pods_and_no_others(file: Path) -> None:
+    objects = render(file)
+    pods = list(objects.pods())
+    for owner in (one for one in objects if one["kind"] in ("Deployment", "StatefulSet")):
+        taken = {pod.name for pod in pods if selects(owner["spec"]["selector"], pod.labels)}
+        assert taken == {f"{owner['kind']}/{owner['metadata']['name']}"}
+    for one in objects.of("PodDisruptionBudget"):
+        component = one["metadata"]["labels"]["app.kubernetes.io/component"]
+        taken_components = {
+            pod.labels["app.kubernetes.io/component"] for pod in pods if selects(one["spec"]["selector"], pod.labels)
+        }
+        assert taken_components == {component}
+
+
+@every_file
+def test_services_and_monitors_find_ports_that_are_there(file: Path) -> None:
+    objects = render(file)
+    for service in objects.of("Service"):
+        found = [pod for pod in objects.pods() if selects(service["spec"]["selector"], pod.labels)]
+        assert found, service["metadata"]["name"]
+        for port in service["spec"]["ports"]:
+            assert all(
+                any(port["targetPort"] == one["name"] for c in pod.containers for one in c.get("ports", ()))
+                for pod in found
+            )
+    for monitor in objects.of("ServiceMonitor"):
+        (service,) = [
+            one for one in objects.of("Service") if selects(monitor["spec"]["selector"], one["metadata"]["labels"])
+        ]
+        names = {port["name"] for port in service["spec"]["ports"]}
+        assert {endpoint["port"] for endpoint in monitor["spec"]["endpoints"]} <= names
+
+
+@every_file
+def test_probes_and_ports_agree(file: Path) -> None:
+    for pod in render(file).pods():
+        for container in pod.containers:
+            names = {port["name"] for port in container.get("ports", ())}
+            probes = [container[one] for one in ("startupProbe", "livenessProbe", "readinessProbe") if one in container]
+            assert {probe["httpGet"]["port"] for probe in probes} <= names
+    node = next(pod for pod in render(file).pods() if pod.labels["app.kubernetes.io/component"] == "node")
+    (container,) = node.spec["containers"]
+    assert container["livenessProbe"]["httpGet"]["path"] == "/livez"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    (port,) = container["ports"]
+    assert f"--health-port={port['containerPort']}" in container["args"]
+
+
+@every_file
+def test_every_pod_is_locked_down(file: Path) -> None:
+    for pod in render(file).pods():
+        assert pod.spec["securityContext"]["runAsNonRoot"] is True
+        assert pod.spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in pod.containers:
+            context = container["securityContext"]
+            assert context["readOnlyRootFilesystem"] is True
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert {"requests", "limits"} <= set(container["resources"])
+            assert any(mount["mountPath"] in ("/tmp", "/run/nats") for mount in container["volumeMounts"])
+
+
+@every_file
+def test_only_what_talks_to_the_api_server_has_a_token(file: Path) -> None:
+    with_token = {
+        pod.labels["app.kubernetes.io/component"]
+        for pod in render(file).pods()
+        if pod.spec["automountServiceAccountToken"]
+    }
+    assert with_token <= {"janitor", "setup", "leave"}
+    for account in render(file).of("ServiceAccount"):
+        assert account["automountServiceAccountToken"] is False
+
+
+@every_file
+def test_no_role_may_read_secrets_or_change_anything_but_what_its_job_needs(file: Path) -> None:
+    for role in render(file).of("Role"):
+        for rule in role["rules"]:
+            if "secrets" in rule["resources"]:
+                assert rule["verbs"] == ["create"] or (rule["verbs"] == ["get"] and rule["resourceNames"])
+            assert "*" not in (*rule["verbs"], *rule["resources"], *rule["apiGroups"])
+
+
+@every_file
+def test_every_account_secret_and_config_map_that_is_named_exists_or_is_the_users(file: Path) -> None:
+    objects = render(file)
+    made = {(one["kind"], one["metadata"]["name"]) for one in objects}
+    by_setup = {f"{RELEASE}-sojourn-keys", f"{RELEASE}-sojourn-nats-auth", f"{RELEASE}-sojourn-nats-tls", "shop-keys"}
+    for pod in objects.pods():
+        account = pod.spec["serviceAccountName"]
+        assert ("ServiceAccount", account) in made or account == "shop"
+        for volume in pod.spec["volumes"]:
+            if "configMap" in volume:
+                assert ("ConfigMap", volume["configMap"]["name"]) in made
+            if "secret" in volume:
+                name = volume["secret"]["secretName"]
+                assert name in by_setup or name in {"shop-keys", "shop-nats", "nats-ca", "shop-certs"}
+        mounted = {mount["name"] for container in pod.containers for mount in container["volumeMounts"]}
+        there = {volume["name"] for volume in pod.spec["volumes"]}
+        if pod.owner["kind"] == "StatefulSet":
+            there |= {claim["metadata"]["name"] for claim in pod.owner["spec"]["volumeClaimTemplates"]}
+        assert mounted == there, pod.name
+
+
+def test_the_keys_reach_nodes_alone_as_a_file_the_node_accepts() -> None:
+    for pod in render(CLUSTER).pods():
+        keys = [volume for volume in pod.spec["volumes"] if volume["name"] == "keys"]
+        if pod.labels["app.kubernetes.io/component"] == "node":
+            (volume,) = keys
+            assert volume["secret"]["defaultMode"] == 0o440
+            (container,) = pod.spec["containers"]
+            assert "--key-file=/etc/sojourn/keys/key" in container["args"]
+        else:
+            assert not keys
+
+
+def test_no_secret_is_rendered() -> None:
+    for file in CI_VALUES:
+        assert not render(file).of("Secret")
+
+
+def test_each_role_of_the_broker_is_used_by_who_needs_it() -> None:
+    roles = {}
+    for pod in render(CLUSTER).pods():
+        for container in pod.containers:
+            for one in container.get("env", ()):
+                if one["name"] == "SOJOURN_ROLE":
+                    roles.setdefault(pod.labels["app.kubernetes.io/component"], set()).add(one["value"])
+    assert roles["node"] == {"node"}
+    assert {name for name, found in roles.items() if found == {"admin"}} == {"topology", "promote", "janitor"}
+
+
+# versions
+
+
+def deployments(objects: Objects) -> dict[str, dict[str, Any]]:
+    """Node Deployments by label."""
+    return {
+        one["metadata"]["labels"]["sojourn/deployment"]: one
+        for one in objects.of("Deployment")
+        if selects({"matchLabels": NODE_LABELS}, one["metadata"]["labels"])
+    }
+
+
+def test_another_tag_is_another_deployment_that_an_upgrade_leaves_beside_the_first() -> None:
+    one, two = deployments(render(EXTERNAL)), deployments(render(EXTERNAL, sets=["image.tag=2.0.0"]))
+    assert list(one) == ["1-4-2"]
+    assert list(two) == ["2-0-0"]
+    first, second = one["1-4-2"], two["2-0-0"]
+    assert first["metadata"]["name"] != second["metadata"]["name"]
+    assert first["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    assert first["metadata"]["annotations"]["argocd.argoproj.io/sync-options"] == "Prune=false"
+    assert not selects(second["spec"]["selector"], first["spec"]["template"]["metadata"]["labels"])
+    assert "--deployment=2-0-0" in second["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+@pytest.mark.parametrize(
+    ("tag", "label"),
+    [
+        ("v2", "v2"),
+        ("1.4.2", "1-4-2"),
+        ("2026.07.01-3", "2026-07-01-3"),
+        ("1.2.3_rc1", "1-2-3-rc1"),
+    ],
+)
+def test_usual_tags_stay_readable(tag: str, label: str) -> None:
+    assert list(deployments(render(EXTERNAL, sets=[f"image.tag={tag}"]))) == [label]
+
+
+def test_tags_that_must_change_do_not_become_one() -> None:
+    tags = ["Feature_X.42", "feature-X.42", "a" * 60, "a" * 61, "x.-", "-".join("abcdefghijklm"), "_1"]
+    labels = [next(iter(deployments(render(EXTERNAL, values={"image": {"tag": tag}})))) for tag in tags]
+    assert len(set(labels)) == len(tags)
+    for label in labels:
+        assert len(label) <= 24
+
+
+def test_a_digest_names_its_version() -> None:
+    assert list(deployments(render(CHART / "ci/external-creds-tls.yaml"))) == ["sha-000000000000"]
+
+
+def test_listed_versions_stand_beside_each_other_each_with_what_it_says() -> None:
+    objects = render(CHART / "ci/two-versions.yaml")
+    found = deployments(objects)
+    assert {label: one["spec"].get("replicas") for label, one in found.items()} == {"v1": 1, "v2": None, "v3": None}
+    assert {one["spec"]["scaleTargetRef"]["name"] for one in objects.of("HorizontalPodAutoscaler")} == {
+        found["v2"]["metadata"]["name"],
+        found["v3"]["metadata"]["name"],
+    }
+    (container,) = objects.one("Job", "-promote")["spec"]["template"]["spec"]["containers"]
+    env = {one["name"]: one.get("value") for one in container["env"]}
+    assert env["WEIGHTS"] == "v2=90,v3=10"
+    (janitor,) = objects.one("CronJob")["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    assert {one["name"]: one.get("value") for one in janitor["env"]}["WANTED"] == "v2,v3"
+
+
+def test_a_pod_has_the_time_that_its_drain_takes() -> None:
+    for seconds in (30, 300):
+        (found,) = deployments(render(EXTERNAL, sets=[f"node.drainSeconds={seconds}"])).values()
+        spec = found["spec"]["template"]["spec"]
+        assert f"--drain={seconds}s" in spec["containers"][0]["args"]
+        from sojourn.cluster.node import LEAVE_SECONDS
+
+        assert spec["terminationGracePeriodSeconds"] >= seconds + LEAVE_SECONDS + 5
+
+
+def test_nothing_scales_to_zero() -> None:
+    assert all(one["spec"]["minReplicas"] >= 1 for one in render(CHART / "ci/two-versions.yaml").of("HorizontalPodAutoscaler"))
+    scaled = render(CHART / "ci/keda.yaml").one("ScaledObject")
+    assert scaled["spec"]["minReplicaCount"] >= 1
+    assert {trigger["type"] for trigger in scaled["spec"]["triggers"]} == {"cpu", "prometheus"}
+
+
+# the bundled NATS
+
+
+def nats_annotation(objects: Objects) -> str:
+    return str(objects.one("StatefulSet")["spec"]["template"]["metadata"]["annotations"]["checksum/config"])
+
+
+def test_a_change_of_the_servers_configuration_rolls_them_and_nothing_else_does() -> None:
+    before = nats_annotation(render(CLUSTER))
+    assert nats_annotation(render(CLUSTER, sets=["nats.maxPayload=4MB"])) != before
+    assert nats_annotation(render(CLUSTER, sets=["node.replicas=5"])) == before
+
+
+def test_a_change_of_the_topology_rolls_the_nodes() -> None:
+    def annotation(*sets: str) -> str:
+        (found,) = deployments(render(EXTERNAL, sets=sets)).values()
+        return str(found["spec"]["template"]["metadata"]["annotations"]["checksum/topology"])
+
+    assert annotation() != annotation("topology.history=5")
+    assert annotation() == annotation("node.logLevel=debug")
+
+
+def test_three_servers_keep_three_copies_each_write_synced_never_two_on_a_host() -> None:
+    objects = render(CLUSTER)
+    stateful = objects.one("StatefulSet")
+    assert stateful["spec"]["replicas"] == 3
+    pod = stateful["spec"]["template"]["spec"]
+    assert pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert objects.one("PodDisruptionBudget", "-nats")["spec"]["maxUnavailable"] == 1
+    assert "sync_interval: always" in objects.one("ConfigMap", "-nats")["data"]["nats.conf"]
+    job = next(one for one in objects.of("Job") if "-topology-" in one["metadata"]["name"])
+    assert "--replicas=3" in job["spec"]["template"]["spec"]["containers"][0]["command"][-1]
+    mounts = {mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
+    assert {"/data", "/etc/nats/tls", "/etc/nats/auth"} <= mounts
+
+
+def test_a_single_server_keeps_one_copy() -> None:
+    objects = render(CHART / "ci/bundled-single.yaml")
+    job = next(one for one in objects.of("Job") if "-topology-" in one["metadata"]["name"])
+    assert "--replicas=1" in job["spec"]["template"]["spec"]["containers"][0]["command"][-1]
+    assert [one["metadata"]["name"] for one in objects.of("PodDisruptionBudget")] == [f"{RELEASE}-sojourn-node"]
+
+
+def test_the_topology_job_is_no_hook_so_that_wait_does_not_wait_for_itself() -> None:
+    job = next(one for one in render(EXTERNAL).of("Job") if "-topology-" in one["metadata"]["name"])
+    assert "helm.sh/hook" not in job["metadata"].get("annotations", {})
+
+
+# who may reach whom
+
+
+def test_network_policies_let_in_only_scraping_and_clients_of_nats() -> None:
+    objects = render(CLUSTER)
+    node = objects.one("NetworkPolicy", "-node")["spec"]
+    assert [port["port"] for rule in node["ingress"] for port in rule["ports"]] == [8080]
+    nats = objects.one("NetworkPolicy", "-nats")["spec"]
+    peers = {rule["ports"][0]["port"]: rule.get("from") for rule in nats["ingress"]}
+    assert set(peers) == {4222, 6222, 8222}
+    assert peers[4222]
+    assert peers[6222]
+    jobs = objects.one("NetworkPolicy", "-jobs")["spec"]
+    assert jobs["ingress"] == []
+    for pod in objects.pods():
+        policies = [one for one in objects.of("NetworkPolicy") if selects(one["spec"]["podSelector"], pod.labels)]
+        assert len(policies) == 1, pod.name
+
+
+def test_restricted_nodes_reach_dns_nats_and_what_is_named() -> None:
+    rules = render(CHART / "ci/external-creds-tls.yaml").one("NetworkPolicy", "-node")["spec"]["egress"]
+    assert [port["port"] for rule in rules for port in rule["ports"]] == [53, 53, 4222, 5432]

@@ -1,0 +1,139 @@
+"""What the chart refuses, with which words; and that whatever its schema allows renders."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+import yaml
+from chart_kit import CHART, refused, render_text
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+EXTERNAL, CLUSTER, TWO = (CHART / f"ci/{name}.yaml" for name in ("external", "bundled-cluster", "two-versions"))
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("file", "sets", "words"),
+    [
+        (EXTERNAL, "node.replica=2", "'replica' not allowed"),
+        (EXTERNAL, "nodes.replicas=2", "'nodes' not allowed"),
+        (EXTERNAL, "autoscaling.kind=vpa", "must be one of"),
+        (EXTERNAL, "autoscaling.minReplicas=0", "got 0, want 1"),
+        (EXTERNAL, "node.replicas=two", "got string, want integer"),
+        (EXTERNAL, "image.tag=latest", "a tag names one version of your code for ever"),
+        (EXTERNAL, "nats.external.url=", "nats.external.url is needed"),
+        (EXTERNAL, "nats.external.existingSecret=", "nats.external.existingSecret is needed"),
+        (EXTERNAL, "nats.external.url=nats://me:secret@host", "does not match pattern"),
+        (EXTERNAL, "autoscaling.kind=hpa,autoscaling.minReplicas=9", "minReplicas (9) is above autoscaling.maxReplicas (8)"),
+        (EXTERNAL, "autoscaling.kind=hpa,autoscaling.maxReplicas=33", "above topology.partitions (32)"),
+        (EXTERNAL, "autoscaling.kind=keda,autoscaling.activeActors=5", "needs autoscaling.prometheusAddress"),
+        (EXTERNAL, "topology.partitions=257", "want 256"),
+        (EXTERNAL, "topology.replicas=2", "must be one of"),
+        (CLUSTER, "topology.replicas=5", "the bundled NATS has 3 server(s)"),
+        (TWO, "versions[1].label=v1", 'the label "v1" stands there twice'),
+        (TWO, "versions[1].state=draining,versions[2].state=draining", 'none has state "current"'),
+        (TWO, "versions[1].weight=0,versions[2].weight=0", "weights of the current versions are all 0"),
+        (TWO, "versions[1].replicas=0", 'version "v2" is current and has no replicas'),
+        (TWO, "versions[0].state=old", "must be one of"),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_is_refused_with_a_reason(file: Any, sets: str, words: str) -> None:
+    if sets.startswith("versions["):
+        listed = yaml.safe_load(file.read_text())
+        for number, name, value in re.findall(r"versions\[(\d)\]\.(\w+)=([^,]+)", sets):
+            listed["versions"][int(number)][name] = int(value) if value.isdigit() else value
+        assert words in refused(values=listed)
+    else:
+        assert words in refused(file, sets=sets.split(","))
+
+
+def test_the_defaults_ask_for_the_one_thing_that_has_no_default() -> None:
+    assert "nats.external.url is needed" in refused()
+
+
+def test_every_value_is_in_the_schema_and_has_a_comment() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+
+    def compare(path: str, given: Any, schema: Any) -> None:
+        if schema.get("additionalProperties") is not False:
+            return
+        assert set(given) == set(schema["properties"]) - {"global"}, path
+        for name, one in given.items():
+            compare(f"{path}.{name}", one, schema["properties"][name])
+
+    compare("values", values, SCHEMA)
+    lines = (CHART / "values.yaml").read_text().splitlines()
+    for number, line in enumerate(lines):
+        if re.match(r"^[a-z]\w*:", line):
+            assert lines[number - 1].startswith("#") or not lines[number - 1].strip() or number == 0, line
+
+
+slow = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+PART = re.compile(r"[a-z]{1,8}", re.ASCII)
+
+
+def allowed(schema: Any) -> st.SearchStrategy[Any]:
+    """Values that the schema allows, as far as this schema goes. What it leaves to Kubernetes is empty."""
+    if "enum" in schema:
+        return st.sampled_from(schema["enum"])
+    if "anyOf" in schema:
+        return st.one_of(*(allowed(one) for one in schema["anyOf"]))
+    match schema["type"]:
+        case "boolean":
+            return st.booleans()
+        case "integer":
+            return st.integers(schema.get("minimum", 0), schema.get("maximum", 1_000_000))
+        case "number":
+            return st.floats(0.001, 100, allow_nan=False)
+        case "string" if "pattern" in schema:
+            pattern = schema["pattern"].removeprefix("^").removesuffix("$")
+            return st.from_regex(re.compile(f"(?:{pattern})", re.ASCII), fullmatch=True).filter(str.isprintable)
+        case "string":
+            return st.from_regex(PART, fullmatch=True)
+        case "array":
+            if schema["items"] == {"type": "object"}:
+                return st.just([])
+            return st.lists(allowed(schema["items"]), max_size=3)
+    if "properties" in schema:
+        needed = set(schema.get("required", ()))
+        parts = {name: allowed(one) for name, one in schema["properties"].items()}
+        return st.fixed_dictionaries(
+            {name: one for name, one in parts.items() if name in needed},
+            optional={name: one for name, one in parts.items() if name not in needed},
+        )
+    if "additionalProperties" in schema:
+        return st.dictionaries(st.from_regex(PART, fullmatch=True), st.from_regex(PART, fullmatch=True), max_size=2)
+    return st.just({})
+
+
+def part(*names: str) -> st.SearchStrategy[Any]:
+    """Values for some parts of the chart."""
+    return st.fixed_dictionaries({}, optional={name: allowed(SCHEMA["properties"][name]) for name in names})
+
+
+@slow
+@given(part("node", "autoscaling", "promote", "janitor", "podDisruptionBudget", "serviceMonitor", "prometheusRule"))
+def test_what_the_schema_allows_for_nodes_renders_or_is_refused_in_words(values: Any) -> None:
+    _renders_or_explains(values)
+
+
+@slow
+@given(part("image", "versions", "topology", "keys", "nats", "networkPolicy", "dashboard", "app"))
+def test_what_the_schema_allows_for_versions_and_the_broker_renders_or_is_refused_in_words(values: Any) -> None:
+    _renders_or_explains(values)
+
+
+def _renders_or_explains(values: Any) -> None:
+    done = render_text(EXTERNAL, values=values, check=False)
+    if done.returncode:
+        reason = done.stderr.partition(">: ")[2] or done.stderr
+        assert "execution error at" in done.stderr, done.stderr  # `fail` and `required`: words of the chart
+        assert re.search(r"is needed|is above|needs|stands there twice|current|names one version|server\(s\)", reason), reason
+    else:
+        list(yaml.load_all(done.stdout, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
