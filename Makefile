@@ -1,5 +1,5 @@
 # Each target does its own set-up: a virtual environment in .venv with the exact versions of requirements/*.lock.
-# It needs make and a supported CPython with venv (3.11 to 3.15); choose another with `make PYTHON=/path/to/python`.
+# It needs make and a supported CPython with venv (3.11 to 3.14); choose another with `make PYTHON=/path/to/python`.
 
 SHELL := /bin/sh
 VENV := .venv
@@ -7,8 +7,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 # What you call python3 when it is supported, else the newest supported one.
-SUITS := import sys, ensurepip, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 15))
-PYTHON ?= $(shell for p in python3 python3.15 python3.14 python3.13 python3.12 python3.11; do \
+SUITS := import sys, ensurepip, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$p" -c '$(SUITS)' 2>/dev/null && { echo "$$p"; break; }; done)
 
 # More than cores: tests of whole processes mostly wait for leases and timers to end.
@@ -70,7 +70,7 @@ clean: ## Remove what the other targets made
 	rm -rf $(VENV) .types build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .sojourn
 
 $(VENV)/bin/python:
-	@test -n "$(PYTHON)" || { echo "No supported CPython found (3.11 to 3.15, with venv and ensurepip)." \
+	@test -n "$(PYTHON)" || { echo "No supported CPython found (3.11 to 3.14, with venv and ensurepip)." \
 		"Install one, or name it: make PYTHON=/path/to/python" >&2; exit 2; }
 	"$(PYTHON)" -m venv $(VENV)
 
