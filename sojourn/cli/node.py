@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
@@ -44,6 +44,13 @@ LEVELS: Final = ("debug", "info", "warning", "error")
     "--health-port", type=click.IntRange(0, 65_535), default=0, help="Their port.  [default: a free one]"
 )
 @click.option("--no-health", is_flag=True, help="Serve no health pages.")
+@click.option(
+    "--steps",
+    type=click.Choice(("thread", "inline")),
+    default="thread",
+    show_default=True,
+    help="Where async steps run: on a loop of their own, or on the engine's (less CPU; a step that blocks blocks the node).",
+)
 @click.option("--log", "level", type=click.Choice(LEVELS), default="info", show_default=True)
 @connection_options
 def node(
@@ -57,6 +64,7 @@ def node(
     health_host: str,
     health_port: int,
     no_health: bool,
+    steps: Literal["thread", "inline"],
     level: str,
 ) -> None:
     """Run APP's workflows and steps: a module (`shop.workflows`), `module:attribute`, or a file (`app.py`).
@@ -80,6 +88,7 @@ def node(
             drain_seconds=drain,
             health_host=health_host,
             health_port=None if no_health else health_port,
+            steps=steps,
         )
         code = run_node(options)
     except (
