@@ -380,7 +380,7 @@ def _held_by(roots: tuple[Any, ...]) -> tuple[list[tuple[Any, types.CodeType, in
     queue = list(roots)
     while queue and len(seen) < _MAX_VISITED:
         each = queue.pop()
-        kind = type(each)
+        kind: type = type(each)
         if kind in _LEAVES or id(each) in seen:
             continue
         seen.add(id(each))

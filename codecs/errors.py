@@ -108,6 +108,23 @@ class FrameTooLarge(_Facts):
         )
 
 
+class ContextNotDeclared(_Facts):
+    """A context variable that the actor's code has set may not move. Attributes: `variable`, `place`, `type_name`."""
+
+    def __init__(self, variable: str, place: str, type_name: str) -> None:
+        self.variable = variable
+        self.place = place
+        self.type_name = type_name
+        super().__init__(variable, place, type_name)
+
+    def _text(self) -> str:
+        known = f" ({self.place})" if self.place else ""
+        return (
+            f"context variable `{self.variable}`{known}, set to a `{self.type_name}`, is not declared, so it would be "
+            "lost when the workflow moves; declare it with `declare_variable`, or reset it before the await"
+        )
+
+
 class PinNotSatisfied(_Facts):
     """This process lacks code that a frame needs; the frame itself is unharmed.
 

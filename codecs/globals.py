@@ -48,6 +48,11 @@ def reduce_context_variable(pickler: FramePickler, value: Any) -> Any:
     return global_value, place
 
 
+def place_of(value: Any) -> tuple[str, str] | None:
+    """The module and name under which some module holds exactly this object, or None."""
+    return _place(value, list(sys.modules.values()))
+
+
 def global_value(module: str, name: str) -> Any:
     """Restores what a module holds."""
     module, name = present_name(module, name)

@@ -57,6 +57,13 @@ def holding_ended(held: list[bool], target: Any, log: list[Any]) -> Any:
     return target, log
 
 
+# A random program may leave a coroutine unawaited, or await while it is closed: Python complains of both.
+pytestmark = (
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+)
+
+
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(st.data())
 def test_a_random_program_cannot_tell_that_it_was_moved(data: st.DataObject) -> None:

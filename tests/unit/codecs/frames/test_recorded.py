@@ -1,0 +1,53 @@
+"""Frames stored by earlier versions of this code, on each interpreter, are read for ever or refused: never misread."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import recorded_programs
+from record_frames import RECORDED, finish
+from sojourn.codecs import frames
+from sojourn.codecs.errors import PinNotSatisfied
+
+HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+FILES = sorted(RECORDED.glob("*/*.frame"))
+EXPECTED = {
+    "plain": (11, [1, 2, 1, 2]),
+    "handling": ([1, 2], ("kept", 5), ["noted"]),
+    "managing": ([1, 7, 5], [7, 14, 21], [3, 4], 7),
+}
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if path.parent.name == HERE], ids=lambda path: path.stem
+)
+def test_a_recorded_frame_resumes(path: Path) -> None:
+    name, _, count = path.stem.rpartition("-")
+    assert finish(frames.load(path.read_bytes()), int(count) + 1) == EXPECTED[name]
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_every_program_is_recorded_at_each_of_its_suspensions(name: str) -> None:
+    target = recorded_programs.PROGRAMS[name](5)
+    target.send(None)
+    kept = sorted((RECORDED / HERE).glob(f"{name}-*.frame"))
+    assert [path.name for path in kept] == [f"{name}-{count}.frame" for count in range(len(kept))]
+    for count in range(1, len(kept)):
+        target.send(count)
+    with pytest.raises(StopIteration) as stop:
+        target.send(len(kept))
+    assert stop.value.value == EXPECTED[name]
+
+
+def test_frames_of_every_supported_interpreter_are_kept() -> None:
+    assert {path.parent.name for path in FILES} == {"3.11", "3.12", "3.13", "3.14", "3.15"}
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if path.parent.name != HERE and path.stem == "plain-0"], ids=str
+)
+def test_a_frame_of_another_python_is_refused_by_its_version(path: Path) -> None:
+    with pytest.raises(PinNotSatisfied, match=f"stored by Python {path.parent.name}"):
+        frames.load(path.read_bytes())
