@@ -58,10 +58,10 @@ def holding_ended(held: list[bool], target: Any, log: list[Any]) -> Any:
 
 
 # A random program may leave a coroutine unawaited, or await while it is closed: Python complains of both.
-pytestmark = (
+pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),
-)
+]
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), database=None)
