@@ -8,6 +8,7 @@ import secrets
 import sys
 from pathlib import Path
 
+from .plan import CRASH_POINTS
 from .run import Options, run
 
 
@@ -24,6 +25,7 @@ def _options() -> Options:
     )
     parser.add_argument("--without", default="", help="kinds of faults to leave out, with commas")
     parser.add_argument("--only", default="", help="kinds of faults to inject, with commas")
+    parser.add_argument("--points", default="", help="crash points to die at, with commas  [default: all]")
     parser.add_argument("--keep", type=Path, help="folder for logs, journal and keys, which stays")
     parser.add_argument("--verbose", action="store_true", help="print each fault as it is injected")
     given = parser.parse_args()
@@ -37,6 +39,7 @@ def _options() -> Options:
         settle=given.settle,
         without=tuple(filter(None, given.without.split(","))),
         only=tuple(filter(None, given.only.split(","))),
+        points=tuple(filter(None, given.points.split(","))) or CRASH_POINTS,
         keep=given.keep,
         verbose=given.verbose,
     )

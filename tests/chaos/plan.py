@@ -72,9 +72,15 @@ class Fault:
 
 
 def draw(
-    seed: int, *, seconds: float, nodes: int, servers: int, without: Sequence[str] = ()
+    seed: int,
+    *,
+    seconds: float,
+    nodes: int,
+    servers: int,
+    without: Sequence[str] = (),
+    points: Sequence[str] = CRASH_POINTS,
 ) -> tuple[Fault, ...]:
-    """The faults of a run. The same arguments, the same plan; `without` leaves kinds out and changes it."""
+    """The faults of a run. The same arguments, the same plan; `without` leaves kinds out and changes it, `points` are those to die at."""
     random_ = random.Random(seed)
     kinds = {name: kind for name, kind in KINDS.items() if name not in without and seconds >= kind.least}
     names, weights = list(kinds), [kind.weight for kind in kinds.values()]
@@ -87,7 +93,7 @@ def draw(
         kind = kinds[name]
         target = random_.randrange({"node": nodes, "server": servers, "cluster": 1}[kind.on])
         lasts = random_.uniform(*kind.lasts)
-        point = f"{random_.choice(CRASH_POINTS)}:{random_.choice((1, 1, 2, 5, 20))}"
+        point = f"{random_.choice(points)}:{random_.choice((1, 1, 2, 5, 20))}"
         place = (kind.on, target if kind.on == "node" else 0)
         # All but one node at a time may be disturbed, so that the run makes progress and takeovers happen.
         others = sum(

@@ -27,7 +27,7 @@ from .evidence import Death, Evidence, read_journal
 from .faults import Injector, unavailable
 from .fleet import NAMESPACE, Fleet
 from .judge import ENDED, judge
-from .plan import KINDS, draw
+from .plan import CRASH_POINTS, KINDS, draw
 from .report import counts, verdict
 from .servers import LIMITS, Servers, store_bytes
 from .watch import HISTORY, Watch
@@ -56,6 +56,7 @@ class Options:
     settle: float | None = None
     without: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
+    points: tuple[str, ...] = CRASH_POINTS
     keep: Path | None = None
     verbose: bool = False
 
@@ -75,6 +76,8 @@ class Options:
             parts.append(f"--without {','.join(self.without)}")
         if self.only:
             parts.append(f"--only {','.join(self.only)}")
+        if self.points != CRASH_POINTS:
+            parts.append(f"--points {','.join(self.points)}")
         return f"python -m tests.chaos {' '.join(parts)}"
 
 
@@ -126,6 +129,7 @@ async def _evidence(options: Options, place: Path, sabotage: str) -> tuple[Evide
             nodes=options.nodes,
             servers=options.replicas,
             without=left_out,
+            points=options.points,
         )
         try:
             faults = asyncio.create_task(injector.run(plan, verbose=options.verbose))
@@ -210,7 +214,7 @@ async def _settle(options: Options, world: World, drive: Drive, driving: asyncio
         )
     while loop.time() < deadline and not _all_ended(world, drive):
         await asyncio.sleep(0.5)
-    quiet = loop.time() + QUIET_SECONDS
+    quiet = loop.time() + min(QUIET_SECONDS, options.settle_seconds)
     while not await _is_quiet(world):
         if loop.time() > quiet:
             if not await world.watch.caught_up():

@@ -59,14 +59,20 @@ class Witness:
     async def run(self) -> None:
         """Follow the stream until cancelled."""
         connection = await nats.connect(
-            self._urls, name="witness", max_reconnect_attempts=-1, reconnect_time_wait=0.2, error_cb=_ignore
+            self._urls,
+            name="witness",
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=0.1,
+            error_cb=_ignore,
+            reconnected_cb=self._reconnected,
         )
         try:
             while True:
                 with suppress(NatsError, TimeoutError, OSError):
                     await self._follow(connection)
                 self.restarts += 1
-                await asyncio.sleep(AGAIN_SECONDS)
+                if not self._broken.is_set():
+                    await asyncio.sleep(AGAIN_SECONDS)
         finally:
             with suppress(NatsError):
                 await connection.close()
@@ -98,6 +104,9 @@ class Witness:
         finally:
             with suppress(NatsError):
                 await subscription.unsubscribe()
+
+    async def _reconnected(self) -> None:
+        self._broken.set()  # the consumer is in the memory of a server that may have been another one
 
     async def _receive(self, message: Any) -> None:
         self._heard = time.monotonic()
