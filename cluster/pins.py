@@ -137,7 +137,7 @@ class ClusterPins:
     def home_can(self, p: int, record: Record) -> bool:
         """See `Pins`."""
         home = self._versions.home(p)
-        return home is not None and self._can(home, record)
+        return home is not None and not not_begun(record) and self._can(home, record)
 
     def for_start(self, event: Event) -> str:
         """See `Pins`."""

@@ -410,8 +410,8 @@ class Turner:
         services, record = self._serving.services, hot.record
         while services.alone.blocks(self._actor):
             await services.alone.wait_free()
-        if not self._suspect or record is None:
-            return False
+        if not self._suspect or record is None or services.pins.missing(record):
+            return False  # code that is not here kills nobody here
         if record.envelope.attempts.count + 1 >= ALONE_AT:
             # Before it is counted: whoever only waits for its turn must not be accused of the death of the one that has it.
             await services.alone.acquire(self._actor)
@@ -525,16 +525,14 @@ class Turner:
     def _given_back(self, turn: Turn) -> Turn:
         """On a lane: give the actor back with this commit, if its partition's owner can run what it has become.
 
-        Not while a step runs: the owner would wait for its outcome by way of `done`. And not while it is held: the
-        operator's word comes the way the hold went.
+        Only when its code ran: what was on the lane for a reason then has gone on. Not while a step runs: the owner
+        would wait for its outcome by way of `done`. And not while it is held: the operator's word comes the way the
+        hold went.
         """
         record, serving = turn.record, self._serving
-        if (
-            not serving.lane
-            or not record.index.lane
-            or record.envelope.calls
-            or record.envelope.hold is not None
-        ):
+        if not serving.lane or not turn.ran or not record.index.lane:
+            return turn
+        if record.envelope.calls or record.envelope.hold is not None:
             return turn
         if not serving.services.pins.home_can(serving.p, record):
             return turn

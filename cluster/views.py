@@ -48,7 +48,9 @@ def details(
 ) -> Details:
     """What only the owner knows of an actor."""
     envelope = record.envelope
-    missing = services.engine.missing(record) if record.frame else []
+    ended = record.index.status.ended
+    missing = () if ended else services.pins.missing(record)
+    elsewhere = record.index.lane or (services.pins.elsewhere(record) if missing else "")
     children = [child.id for child in envelope.children.values() if child.status != "ended"]
     error = envelope.outcome.error if envelope.outcome is not None else None
     sizes: Mapping[str, int] = frames.variable_sizes(live) if live is not None else {}
@@ -56,14 +58,15 @@ def details(
         hot=live is not None,
         running=tuple(_running(services, record, call) for call in envelope.calls),
         unread=_unread(record, items, held),
-        missing=tuple(one.reason for one in missing),
+        missing=missing,
+        elsewhere=(elsewhere,) if elsewhere else (),
         variables=dict(sorted(sizes.items(), key=lambda pair: -pair[1])[:MAX_VARIABLES]),
         outbox=len(envelope.outbox),
         children=tuple(children[:MAX_CHILDREN]),
         traceback=envelope.hold.traceback
         if envelope.hold is not None
         else (error.traceback if error else ""),
-        sentence=sentence(record.index, services.clock.now(), missing=len(missing)),
+        sentence=sentence(record.index, services.clock.now(), missing=len(missing), elsewhere=elsewhere),
     )
 
 
@@ -99,8 +102,8 @@ def _unread(record: Record, items: Iterable[Item], held: HeldOf) -> tuple[Unread
     return tuple(Unread(channel, len(found), min(found.values())) for channel, found in sorted(times.items()))
 
 
-def sentence(index: Index, now: float, *, missing: int = 0) -> str:
-    """Why an actor is not running, in one sentence."""
+def sentence(index: Index, now: float, *, missing: int = 0, elsewhere: str = "") -> str:
+    """Why an actor is not running, in one sentence. `elsewhere`: the deployment whose nodes run it, not its owner."""
     since = format_duration(max(0.0, round(now - index.updated)))
     if index.status.ended:
         return f"It has ended as {index.status}, {since} ago."
@@ -108,11 +111,12 @@ def sentence(index: Index, now: float, *, missing: int = 0) -> str:
         return f"It is paused{_because(index.hold_reason)}; `resume` lets it go on."
     if index.hold == "quarantined":
         return f"It is in quarantine{_because(index.hold_reason)}; `release` tries again from its last good record."
-    if index.hold == "pin" or missing:
+    there = f"; nodes of deployment {elsewhere} run it" if elsewhere else ""
+    if index.hold == "pin" or (missing and not elsewhere):
         return f"Its code is not here{_because(index.hold_reason)}; it goes on when a node with that code owns it."
     if index.wait:
-        return f"It waits for {index.wait}, since {since}."
-    return f"It is {index.status}, since {since}."
+        return f"It waits for {index.wait}, since {since}{there}."
+    return f"It is {index.status}, since {since}{there}."
 
 
 def _because(reason: str) -> str:
@@ -122,18 +126,6 @@ def _because(reason: str) -> str:
 # ---- all actors
 
 
-@dataclass(frozen=True, slots=True)
-class CensusLine:
-    """Suspended actors at one source line."""
-
-    deployment: str
-    function: str
-    line: int
-    count: int
-    oldest: float
-    """Broker time of the longest wait."""
-
-
 async def list_indexes(broker: Broker, subjects: Subjects) -> AsyncIterator[Index]:
     """The index of every record, unauthenticated, for lists; no key needed."""
     async for _, data in _records(broker, subjects):
@@ -141,21 +133,6 @@ async def list_indexes(broker: Broker, subjects: Subjects) -> AsyncIterator[Inde
             yield read_index(data)
         except RecordError:
             continue
-
-
-async def census(broker: Broker, subjects: Subjects) -> list[CensusLine]:
-    """All actors that have not ended, by deployment, function and line of their innermost await; the most frequent first."""
-    counts: Counter[tuple[str, str, int]] = Counter()
-    oldest: dict[tuple[str, str, int], float] = {}
-    async for index in list_indexes(broker, subjects):
-        if index.status.ended:
-            continue
-        for stack in index.stacks or ((),):
-            place = stack[-1] if stack else None
-            key = (index.deployment, place.function if place else "", place.line if place else 0)
-            counts[key] += 1
-            oldest[key] = min(index.updated, oldest.get(key, index.updated))
-    return [CensusLine(*key, count, oldest[key]) for key, count in counts.most_common()]
 
 
 async def _records(broker: Broker, subjects: Subjects) -> AsyncIterator[tuple[str, bytes]]:
