@@ -151,15 +151,13 @@ def test_counts_of_values_in_a_restored_frame_are_those_of_the_original() -> Non
         await tick()
         return one, two, inner
 
-    globals()["holding_by_name"] = holding
     one, two = frame_programs.Point(1, 2), [3]
-    target = advanced(holding(one, two), 1)
-    originals = sys.getrefcount(one) - 1, sys.getrefcount(two) - 1  # less the names here
-    box = frames.load(frames.dump([target, one, two]).data)
-    assert isinstance(box, list)
-    copies = sys.getrefcount(box[1]) - 1, sys.getrefcount(box[2]) - 1  # less the places in the box
-    assert copies == originals
-    frames.discard(target, box[0])
+    original: list[Any] = [advanced(holding(one, two), 1), one, two]
+    del one, two
+    restored: Any = frames.load(frames.dump(original).data)
+    counts = [[sys.getrefcount(each[1]), sys.getrefcount(each[2])] for each in (original, restored)]
+    assert counts[0] == counts[1]
+    frames.discard(original[0], restored[0])
 
 
 def test_a_cycle_through_a_restored_frame_is_collected() -> None:
