@@ -39,6 +39,7 @@ from .metrics import Metrics
 from .ownership import Member, Mine, View, plan
 from .pulse import Pulse
 from .runners import Runners
+from .storage import keep_measuring_storage
 
 POLL_SECONDS: Final = 2.0
 HINT_SECONDS: Final = 0.02
@@ -176,6 +177,7 @@ class Membership:
             self._spawn(work, name)
         await self._join()
         self._spawn(self._keep_polling(), "poll")
+        self._spawn(keep_measuring_storage(self._broker, self._subjects, self._metrics), "storage")
 
     async def wait_failed(self) -> None:
         """Return never, or raise what makes this node unable to go on (its id is in use, the guard is

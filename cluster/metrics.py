@@ -75,6 +75,7 @@ METRICS: Final[Mapping[str, Declared]] = {
     "partitions_unowned": Declared("gauge", "Partitions of the namespace that no living node holds"),
     "members": Declared("gauge", "Living nodes", ("state",)),
     "hot_actors": Declared("gauge", "Actors with live coroutines in memory"),
+    "active_actors": Declared("gauge", "Actors with something in memory to do (to scale by)"),
     "waiting_events": Declared("gauge", "Events in memory, not consumed and not moved"),
     "held_events": Declared("gauge", "Events in HELD"),
     "unacknowledged": Declared(
@@ -82,6 +83,9 @@ METRICS: Final[Mapping[str, Declared]] = {
     ),
     "running_steps": Declared("gauge", "Local steps running"),
     "oldest_runnable_seconds": Declared("gauge", "Age of the oldest event that could run and has not"),
+    "stream_bytes": Declared("gauge", "Bytes of a stream of this namespace, one copy", ("stream",)),
+    "storage_bytes": Declared("gauge", "What the broker's account stores, all copies"),
+    "storage_limit_bytes": Declared("gauge", "What it may store; absent without a limit"),
     "loop_lag_seconds": Declared("gauge", "How late the engine's loop ran last"),
     "clock_offset_seconds": Declared("gauge", "Broker's clock minus this machine's"),
     "gate_open": Declared("gauge", "1 while this node may act"),

@@ -83,6 +83,7 @@ class Pulse:
         gauge = self._metrics.gauge
         gauge("partitions", len(figures))
         gauge("hot_actors", sum(one.hot for one in figures))
+        gauge("active_actors", sum(one.hosts for one in figures))
         gauge("waiting_events", sum(one.waiting for one in figures))
         gauge("held_events", sum(one.held for one in figures))
         gauge("actors_on_lanes", sum(one.away for one in figures))

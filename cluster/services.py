@@ -165,6 +165,10 @@ class PartitionStatistics(Protocol):
         """Actors with live coroutines in memory."""
 
     @property
+    def hosts(self) -> int:
+        """Actors with something in memory to do."""
+
+    @property
     def waiting(self) -> int:
         """Events in memory, not consumed and not moved yet."""
 

@@ -31,21 +31,30 @@ class Kube:
     """Requests within one namespace. KUBE_API names another address, such as that of `kubectl proxy`."""
 
     def __init__(self) -> None:
-        host, port = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+        host, port = (
+            os.environ.get("KUBERNETES_SERVICE_HOST", ""),
+            os.environ.get("KUBERNETES_SERVICE_PORT", "443"),
+        )
         self._base = os.environ.get("KUBE_API") or f"https://{f'[{host}]' if ':' in host else host}:{port}"
         self._namespace = os.environ["KUBE_NAMESPACE"]
         self._tls = None
         if self._base.startswith("https://"):
             self._tls = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
 
-    def ask(self, method: str, group: str, kind: str, name: str = "", body: Any = None, query: str = "") -> Any:
+    def ask(
+        self, method: str, group: str, kind: str, name: str = "", body: Any = None, query: str = ""
+    ) -> Any:
         """One request: `group` is "api/v1" or "apis/apps/v1", `kind` the plural. Raises `Refused`, `OSError`."""
         path = f"/{group}/namespaces/{self._namespace}/{kind}" + (f"/{name}" if name else "")
         request = urllib.request.Request(
             self._base + path + (f"?{query}" if query else ""),
             method=method,
             data=json.dumps(body).encode() if body is not None else None,
-            headers={"Content-Type": "application/json", "Accept": "application/json", **self._authorization()},
+            headers={
+                "Content-Type": "application/json",
+                "Accept": "application/json",
+                **self._authorization(),
+            },
         )
         try:
             with urllib.request.urlopen(request, timeout=SECONDS, context=self._tls) as answer:

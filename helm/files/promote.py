@@ -33,14 +33,18 @@ def wait_for_nodes(wanted: dict[str, int], seconds: float) -> None:
             ready = {}
             words = str(failed)
         else:
-            words = ", ".join(f"{label}: {ready.get(label, 0)} of {count} nodes" for label, count in wanted.items())
+            words = ", ".join(
+                f"{label}: {ready.get(label, 0)} of {count} nodes" for label, count in wanted.items()
+            )
         if words != told:
             told = words
             cli.tell(words)
         if all(ready.get(label, 0) >= count for label, count in wanted.items()):
             return
         if time.monotonic() > deadline:
-            raise TimeoutError(f"not all nodes served within {seconds:g} s ({words}); `current` was not moved")
+            raise TimeoutError(
+                f"not all nodes served within {seconds:g} s ({words}); `current` was not moved"
+            )
         time.sleep(LOOK_SECONDS)
 
 
@@ -67,7 +71,11 @@ def promote(weights: dict[str, int]) -> None:
 
 def wait_for_drains(wanted: set[str], deadline: float) -> None:
     """Until all other versions have no actor left, or time is up: the janitor goes on then."""
-    others = [one["label"] for one in cli.ask("versions", "list") if one["label"] not in wanted]
+    others = [
+        one["deployment"]
+        for one in cli.ask("versions", "list")["deployments"]
+        if one["deployment"] not in wanted
+    ]
     for label in others:
         while True:
             left = deadline - time.monotonic()
@@ -75,7 +83,14 @@ def wait_for_drains(wanted: set[str], deadline: float) -> None:
                 cli.tell(f"time is up: {label} is not drained yet; its nodes stay until it is")
                 return
             try:
-                cli.ask("versions", "drain", label, "--wait", f"--timeout={min(30.0, left):.0f}s", seconds=left + 60)
+                cli.ask(
+                    "versions",
+                    "drain",
+                    label,
+                    "--wait",
+                    f"--timeout={min(30.0, left):.0f}s",
+                    seconds=left + 60,
+                )
             except cli.Failed as failed:
                 if failed.code != 5:
                     raise
@@ -88,8 +103,10 @@ def wait_for_drains(wanted: set[str], deadline: float) -> None:
 def summary(label: str) -> str:
     """How many actors are left and where."""
     shown = cli.ask("versions", "show", label)
-    lines = ", ".join(f"{one['count']} in {one['function']} line {one['line']}" for one in shown["places"][:5])
-    return f"{shown['actors']} actors left" + (f" ({lines})" if lines else "")
+    places = ", ".join(
+        f"{one['count']} at {one['function']} line {one['line']}" for one in shown["lines"][:5]
+    )
+    return f"{shown['needing']} workflows need it" + (f" (asleep: {places})" if places else "")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ def main() -> int:
 
 
 def exists(kube: Kube, name: str) -> bool:
+    """Whether the Secret is there. Raises `Refused`."""
     try:
         kube.ask("GET", "api/v1", "secrets", name)
     except Refused as refused:
@@ -40,6 +41,7 @@ def exists(kube: Kube, name: str) -> bool:
 
 
 def create(kube: Kube, name: str, data: dict[str, str]) -> None:
+    """Create the Secret, unless somebody else just did. Raises `Refused`."""
     labels = {"app.kubernetes.io/name": "sojourn", "app.kubernetes.io/instance": os.environ["INSTANCE"]}
     body = {
         "apiVersion": "v1",
@@ -77,6 +79,7 @@ def nats_users() -> dict[str, str]:
 
 
 def routes() -> str:
+    """The inside of the servers' `cluster` block: their common password and each one's address."""
     servers = [one for one in os.environ.get("NATS_ROUTES", "").split(",") if one]
     if not servers:
         return "# one server\n"
@@ -129,7 +132,12 @@ def certificate() -> dict[str, str]:
     )  # fmt: skip
     names = [host, f"{host}.{namespace}", f"{host}.{namespace}.svc", f"{host}.{namespace}.svc.cluster.local"]
     headless = f"{host}-headless"
-    for domain in (headless, f"{headless}.{namespace}", f"{headless}.{namespace}.svc", f"{headless}.{namespace}.svc.cluster.local"):
+    for domain in (
+        headless,
+        f"{headless}.{namespace}",
+        f"{headless}.{namespace}.svc",
+        f"{headless}.{namespace}.svc.cluster.local",
+    ):
         names += [domain, f"*.{domain}"]
     alternatives: list[x509.GeneralName] = [x509.DNSName(name) for name in [*names, "localhost"]]
     alternatives.append(x509.IPAddress(ipaddress.ip_address("127.0.0.1")))

@@ -28,7 +28,9 @@ def rendered(file: Path) -> Objects:
     return render(file)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the validator's own, of the library it reads schemas with
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # the validator's own, of the library it reads schemas with
 @pytest.mark.parametrize("version", CHECKED)
 @pytest.mark.parametrize("file", CI_VALUES, ids=lambda file: file.stem)
 def test_objects_are_valid(file: Path, version: str) -> None:
@@ -76,6 +78,9 @@ def test_checkov_finds_nothing_that_has_no_reason(tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=500, check=False,
     )  # fmt: skip
     report = json.loads(done.stdout)
-    failed = [f"{one['check_id']} {one['check_name']}: {one['resource']}" for one in report["results"]["failed_checks"]]
+    failed = [
+        f"{one['check_id']} {one['check_name']}: {one['resource']}"
+        for one in report["results"]["failed_checks"]
+    ]
     assert not failed, "\n".join(failed)
     assert report["summary"]["passed"] > 500

@@ -37,7 +37,9 @@ def test_it_is_packaged_without_its_tests_values(tmp_path: Path) -> None:
 
 @every_file
 def test_an_install_without_a_cluster_goes_through(file: Path) -> None:
-    done = helm("install", RELEASE, str(CHART), "--dry-run=client", "--values", str(file), "--namespace", NAMESPACE)
+    done = helm(
+        "install", RELEASE, str(CHART), "--dry-run=client", "--values", str(file), "--namespace", NAMESPACE
+    )
     assert "sojourn signal" in done.stdout, "the notes say how to send the first signal"
 
 
@@ -51,7 +53,9 @@ def test_each_selector_takes_its_own_pods_and_no_others(file: Path) -> None:
     for one in objects.of("PodDisruptionBudget"):
         component = one["metadata"]["labels"]["app.kubernetes.io/component"]
         taken_components = {
-            pod.labels["app.kubernetes.io/component"] for pod in pods if selects(one["spec"]["selector"], pod.labels)
+            pod.labels["app.kubernetes.io/component"]
+            for pod in pods
+            if selects(one["spec"]["selector"], pod.labels)
         }
         assert taken_components == {component}
 
@@ -69,7 +73,9 @@ def test_services_and_monitors_find_ports_that_are_there(file: Path) -> None:
             )
     for monitor in objects.of("ServiceMonitor"):
         (service,) = [
-            one for one in objects.of("Service") if selects(monitor["spec"]["selector"], one["metadata"]["labels"])
+            one
+            for one in objects.of("Service")
+            if selects(monitor["spec"]["selector"], one["metadata"]["labels"])
         ]
         names = {port["name"] for port in service["spec"]["ports"]}
         assert {endpoint["port"] for endpoint in monitor["spec"]["endpoints"]} <= names
@@ -80,7 +86,11 @@ def test_probes_and_ports_agree(file: Path) -> None:
     for pod in render(file).pods():
         for container in pod.containers:
             names = {port["name"] for port in container.get("ports", ())}
-            probes = [container[one] for one in ("startupProbe", "livenessProbe", "readinessProbe") if one in container]
+            probes = [
+                container[one]
+                for one in ("startupProbe", "livenessProbe", "readinessProbe")
+                if one in container
+            ]
             assert {probe["httpGet"]["port"] for probe in probes} <= names
     node = next(pod for pod in render(file).pods() if pod.labels["app.kubernetes.io/component"] == "node")
     (container,) = node.spec["containers"]
@@ -129,7 +139,12 @@ def test_no_role_may_read_secrets_or_change_anything_but_what_its_job_needs(file
 def test_every_account_secret_and_config_map_that_is_named_exists_or_is_the_users(file: Path) -> None:
     objects = render(file)
     made = {(one["kind"], one["metadata"]["name"]) for one in objects}
-    by_setup = {f"{RELEASE}-sojourn-keys", f"{RELEASE}-sojourn-nats-auth", f"{RELEASE}-sojourn-nats-tls", "shop-keys"}
+    by_setup = {
+        f"{RELEASE}-sojourn-keys",
+        f"{RELEASE}-sojourn-nats-auth",
+        f"{RELEASE}-sojourn-nats-tls",
+        "shop-keys",
+    }
     for pod in objects.pods():
         account = pod.spec["serviceAccountName"]
         assert ("ServiceAccount", account) in made or account == "shop"
@@ -226,7 +241,11 @@ def test_a_digest_names_its_version() -> None:
 def test_listed_versions_stand_beside_each_other_each_with_what_it_says() -> None:
     objects = render(CHART / "ci/two-versions.yaml")
     found = deployments(objects)
-    assert {label: one["spec"].get("replicas") for label, one in found.items()} == {"v1": 1, "v2": None, "v3": None}
+    assert {label: one["spec"].get("replicas") for label, one in found.items()} == {
+        "v1": 1,
+        "v2": None,
+        "v3": None,
+    }
     assert {one["spec"]["scaleTargetRef"]["name"] for one in objects.of("HorizontalPodAutoscaler")} == {
         found["v2"]["metadata"]["name"],
         found["v3"]["metadata"]["name"],
@@ -249,7 +268,10 @@ def test_a_pod_has_the_time_that_its_drain_takes() -> None:
 
 
 def test_nothing_scales_to_zero() -> None:
-    assert all(one["spec"]["minReplicas"] >= 1 for one in render(CHART / "ci/two-versions.yaml").of("HorizontalPodAutoscaler"))
+    assert all(
+        one["spec"]["minReplicas"] >= 1
+        for one in render(CHART / "ci/two-versions.yaml").of("HorizontalPodAutoscaler")
+    )
     scaled = render(CHART / "ci/keda.yaml").one("ScaledObject")
     assert scaled["spec"]["minReplicaCount"] >= 1
     assert {trigger["type"] for trigger in scaled["spec"]["triggers"]} == {"cpu", "prometheus"}
@@ -295,7 +317,9 @@ def test_a_single_server_keeps_one_copy() -> None:
     objects = render(CHART / "ci/bundled-single.yaml")
     job = next(one for one in objects.of("Job") if "-topology-" in one["metadata"]["name"])
     assert "--replicas=1" in job["spec"]["template"]["spec"]["containers"][0]["command"][-1]
-    assert [one["metadata"]["name"] for one in objects.of("PodDisruptionBudget")] == [f"{RELEASE}-sojourn-node"]
+    assert [one["metadata"]["name"] for one in objects.of("PodDisruptionBudget")] == [
+        f"{RELEASE}-sojourn-node"
+    ]
 
 
 def test_the_topology_job_is_no_hook_so_that_wait_does_not_wait_for_itself() -> None:
@@ -318,7 +342,9 @@ def test_network_policies_let_in_only_scraping_and_clients_of_nats() -> None:
     jobs = objects.one("NetworkPolicy", "-jobs")["spec"]
     assert jobs["ingress"] == []
     for pod in objects.pods():
-        policies = [one for one in objects.of("NetworkPolicy") if selects(one["spec"]["podSelector"], pod.labels)]
+        policies = [
+            one for one in objects.of("NetworkPolicy") if selects(one["spec"]["podSelector"], pod.labels)
+        ]
         assert len(policies) == 1, pod.name
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import promql_parser
 from chart_kit import CHART, render
-
 from sojourn.cluster.metrics import METRICS
 
 CLUSTER = CHART / "ci/bundled-cluster.yaml"
@@ -30,7 +29,9 @@ def queries() -> Iterator[tuple[str, str]]:
 
 def names(kind: str, name: str) -> set[str]:
     shown = f"sojourn_{name}"
-    return {"counter": {f"{shown}_total"}, "gauge": {shown}}.get(kind) or {f"{shown}_{end}" for end in ("bucket", "sum", "count")}
+    return {"counter": {f"{shown}_total"}, "gauge": {shown}}.get(kind) or {
+        f"{shown}_{end}" for end in ("bucket", "sum", "count")
+    }
 
 
 def test_queries_parse() -> None:

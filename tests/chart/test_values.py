@@ -12,7 +12,9 @@ from chart_kit import CHART, refused, render_text
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-EXTERNAL, CLUSTER, TWO = (CHART / f"ci/{name}.yaml" for name in ("external", "bundled-cluster", "two-versions"))
+EXTERNAL, CLUSTER, TWO = (
+    CHART / f"ci/{name}.yaml" for name in ("external", "bundled-cluster", "two-versions")
+)
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 
 
@@ -93,7 +95,9 @@ def allowed(schema: Any) -> st.SearchStrategy[Any]:
             return st.floats(0.001, 100, allow_nan=False)
         case "string" if "pattern" in schema:
             pattern = schema["pattern"].removeprefix("^").removesuffix("$")
-            return st.from_regex(re.compile(f"(?:{pattern})", re.ASCII), fullmatch=True).filter(str.isprintable)
+            return st.from_regex(re.compile(f"(?:{pattern})", re.ASCII), fullmatch=True).filter(
+                str.isprintable
+            )
         case "string":
             return st.from_regex(PART, fullmatch=True)
         case "array":
@@ -108,7 +112,9 @@ def allowed(schema: Any) -> st.SearchStrategy[Any]:
             optional={name: one for name, one in parts.items() if name not in needed},
         )
     if "additionalProperties" in schema:
-        return st.dictionaries(st.from_regex(PART, fullmatch=True), st.from_regex(PART, fullmatch=True), max_size=2)
+        return st.dictionaries(
+            st.from_regex(PART, fullmatch=True), st.from_regex(PART, fullmatch=True), max_size=2
+        )
     return st.just({})
 
 
@@ -118,14 +124,20 @@ def part(*names: str) -> st.SearchStrategy[Any]:
 
 
 @slow
-@given(part("node", "autoscaling", "promote", "janitor", "podDisruptionBudget", "serviceMonitor", "prometheusRule"))
+@given(
+    part(
+        "node", "autoscaling", "promote", "janitor", "podDisruptionBudget", "serviceMonitor", "prometheusRule"
+    )
+)
 def test_what_the_schema_allows_for_nodes_renders_or_is_refused_in_words(values: Any) -> None:
     _renders_or_explains(values)
 
 
 @slow
 @given(part("image", "versions", "topology", "keys", "nats", "networkPolicy", "dashboard", "app"))
-def test_what_the_schema_allows_for_versions_and_the_broker_renders_or_is_refused_in_words(values: Any) -> None:
+def test_what_the_schema_allows_for_versions_and_the_broker_renders_or_is_refused_in_words(
+    values: Any,
+) -> None:
     _renders_or_explains(values)
 
 
@@ -134,6 +146,8 @@ def _renders_or_explains(values: Any) -> None:
     if done.returncode:
         reason = done.stderr.partition(">: ")[2] or done.stderr
         assert "execution error at" in done.stderr, done.stderr  # `fail` and `required`: words of the chart
-        assert re.search(r"is needed|is above|needs|stands there twice|current|names one version|server\(s\)", reason), reason
+        assert re.search(
+            r"is needed|is above|needs|stands there twice|current|names one version|server\(s\)", reason
+        ), reason
     else:
         list(yaml.load_all(done.stdout, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))

