@@ -32,8 +32,8 @@ _HEAD, _WORD = 16, 8
 _TEE_LINKS = 57
 
 _Tee: type = type(itertools.tee(())[0])
-_TeeData: type = itertools._tee_dataobject  # type: ignore[attr-defined]  # private, the only way to name the type
-_Grouper: type = itertools._grouper  # type: ignore[attr-defined]  # private, the only way to name the type
+_TeeData: Any = getattr(itertools, "_tee_dataobject", None)  # private, the only way to name these types
+_Grouper: Any = getattr(itertools, "_grouper", None)
 
 
 _LISTS: list[Any] = [[1], [2]]

@@ -24,11 +24,13 @@ capture, never at import, so that a client that only signals works on any Python
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import struct
 import sys
 import sysconfig
 import types
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,7 +74,9 @@ _KNOWN = {
 }
 
 FRAME_DATA = 24  # in a frame object: where its data is
-CODE_START = types.CodeType.__basicsize__
+CODE_START: int = getattr(
+    types.CodeType, "__basicsize__", 0
+)  # other implementations have none, and import this
 
 _verified: Layout | None = None
 
@@ -124,8 +128,9 @@ async def _known_outer(first: object, second: object) -> object:
     return lambda: second  # makes `second` a cell
 
 
-async def _known_generator(first: object) -> Any:
-    yield first
+async def _known_generator() -> Any:
+    await _pause()
+    yield
 
 
 def _word(address: int) -> int:
@@ -182,15 +187,31 @@ def _verify(layout: Layout) -> None:
         # `cr_frame` materialises a frame object: allowed on these two only, they are thrown away.
         must(offset(outer) == outer.cr_frame.f_lasti, "instruction pointer")
         must(offset(inner) == inner.cr_frame.f_lasti, "instruction pointer")
-        generator = _known_generator(marker)
-        flags = generator.asend(None)
-        must(ctypes.string_at(id(generator) + layout.flags, 3)[1:] == b"\0\0", "async generator flag")
-        flags.close()
+        _verify_flags(layout, must)
         _verify_list()
         _verify_frame_object(layout)
     finally:
         outer.close()
     must(state(outer) == FINISHED, "state byte")
+
+
+def _verify_flags(layout: Layout, must: Callable[[bool, str], None]) -> None:
+    """The three bytes of an async generator change as it is asked, runs and is closed."""
+    generator = _known_generator()
+
+    def flags() -> list[bool]:
+        return [byte == 1 for byte in ctypes.string_at(id(generator) + layout.flags, 3)]
+
+    seen = [flags()]
+    asked = generator.asend(None)
+    seen.append(flags())
+    asked.send(None)
+    seen.append(flags())
+    with contextlib.suppress(GeneratorExit):
+        asked.throw(GeneratorExit)
+    seen.append(flags())
+    expected = [[False, False, False], [True, False, False], [True, False, True], [True, True, False]]
+    must(seen == expected, "async generator flag")
 
 
 def _ended_frame() -> types.FrameType:

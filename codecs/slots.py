@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from .layout import CODE_START, CREATED, DELEGATING, FINISHED, RUNNING, SUSPENDED, WORD, Layout, current
 
 # All three kinds have one size (verified with the layout), so the frame starts at one offset.
-_BASE = types.CoroutineType.__basicsize__
+_BASE: int = getattr(types.CoroutineType, "__basicsize__", 0)
 _HEAD_WORDS = 3  # the words before the first slot that are read and written with the slots
 _LIST_SIZE, _LIST_ITEMS = 16, 24
 _CACHE_LIMIT = 20_000
@@ -37,13 +37,16 @@ _read = ctypes.string_at
 _move = ctypes.memmove
 _int8 = ctypes.c_int8.from_address
 _word = ctypes.c_ssize_t.from_address
-# By item: function objects of our own, whose argument types we may set.
-_decref = ctypes.pythonapi["Py_DecRef"]
-_decref.argtypes = [ctypes.c_void_p]
-_decref.restype = None
-_incref = ctypes.pythonapi["Py_IncRef"]
-_incref.argtypes = [ctypes.py_object]
-_incref.restype = None
+# By item: function objects of our own, whose argument types we may set. (Other implementations have none: they are
+# refused when something is captured, not when this is imported.)
+_api: Any = getattr(ctypes, "pythonapi", None)
+if _api is not None:
+    _decref = _api["Py_DecRef"]
+    _decref.argtypes = [ctypes.c_void_p]
+    _decref.restype = None
+    _incref = _api["Py_IncRef"]
+    _incref.argtypes = [ctypes.py_object]
+    _incref.restype = None
 
 # From 3.12 these are never counted, so what a fresh coroutine holds for its arguments needs no release.
 _UNCOUNTED = frozenset((0, id(None))) if sys.version_info >= (3, 12) else frozenset((0,))
