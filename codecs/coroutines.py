@@ -22,7 +22,7 @@ from typing import Any
 
 from . import slots
 from .identity import Code, CodeNotFound, code_of, known_code
-from .layout import CREATED, FINISHED, FRAME_DATA, RUNNING, current
+from .layout import CREATED, FINISHED, FRAME_DATA, RUNNING, current, no_hooks
 from .liveness import live_mask
 
 KINDS = (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType)
@@ -41,8 +41,9 @@ def _awaitable_types() -> tuple[type, type, type, type]:
     no names.
     """
     coroutine, generator = _nothing(), _nothing_generated()
-    wrapper, send, throw = coroutine.__await__(), generator.asend(None), generator.aclose()
-    following = anext(generator, None)
+    with no_hooks():
+        wrapper, send, throw = coroutine.__await__(), generator.asend(None), generator.aclose()
+        following = anext(generator, None)
     kinds = type(wrapper), type(send), type(throw), type(following)
     coroutine.close()
     for each in (following, send, throw):
@@ -171,7 +172,7 @@ def _finish(target: Any) -> None:
     if type(target) is not types.AsyncGeneratorType:
         target.close()
         return
-    with contextlib.suppress(StopIteration):
+    with contextlib.suppress(StopIteration), no_hooks():
         target.aclose().send(None)
 
 
@@ -203,7 +204,8 @@ def send_parts(target: Any) -> tuple[Any, ...]:
 def send_of(generator: Any, value: Any, state: int) -> Any:
     """Restores an `agen.asend(value)` in the state it had."""
     _verify_awaitables()
-    target = generator.asend(value)
+    with no_hooks():
+        target = generator.asend(value)
     ctypes.c_int.from_address(id(target) + _STATE).value = state
     return target
 
@@ -225,7 +227,8 @@ def throw_of(generator: Any, has_arguments: bool, state: int) -> Any:
     what was thrown has been delivered already.
     """
     _verify_awaitables()
-    target = generator.athrow(GeneratorExit()) if has_arguments else generator.aclose()
+    with no_hooks():
+        target = generator.athrow(GeneratorExit()) if has_arguments else generator.aclose()
     ctypes.c_int.from_address(id(target) + _throw_state).value = state
     return target
 
@@ -270,8 +273,9 @@ def _verify_awaitables() -> None:
     layout = current()
     marker = object()
     generator = _nothing_generated()
-    send, throw, close = generator.asend(marker), generator.athrow(KeyError(1)), generator.aclose()
-    following = anext(generator, marker)
+    with no_hooks():
+        send, throw, close = generator.asend(marker), generator.athrow(KeyError(1)), generator.aclose()
+        following = anext(generator, marker)
     size = {kind: kind.__basicsize__ for kind in (ASEND, ATHROW)}
 
     def words(target: Any, count: int) -> list[int]:
@@ -340,7 +344,7 @@ def _close_silently(target: Any) -> None:
     if slots.kind_of(target) == CREATED:
         return
     slots.set_async_flags(target, closed=False, running=False)
-    with contextlib.suppress(StopIteration, StopAsyncIteration, GeneratorExit):
+    with contextlib.suppress(StopIteration, StopAsyncIteration, GeneratorExit), no_hooks():
         target.aclose().send(None)
 
 

@@ -24,7 +24,7 @@ import driving
 import frame_programs
 import pytest
 from frame_programs import Managed, tick
-from sojourn.codecs import frames
+from sojourn.codecs import frames, layout
 
 HERE = Path(__file__).parent
 
@@ -354,3 +354,23 @@ def test_a_generator_that_only_a_traceback_keeps_alive_is_discarded_too() -> Non
     frames.discard(advanced(handling(), 1))
     gc.collect()
     assert log == []
+
+
+def test_an_event_loop_in_the_same_thread_adopts_no_restored_generator() -> None:
+    """A node captures and restores inside its loop; the loop must not close the workflows' generators for them."""
+    adopted: list[Any] = []
+
+    async def node() -> None:
+        target = frame_programs.async_generators([])
+        with layout.no_hooks():
+            target.send(None)
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(firstiter=adopted.append)
+        try:
+            copy, _ = driving.moved(target, [])
+            frames.discard(copy)
+        finally:
+            sys.set_asyncgen_hooks(*hooks)
+
+    asyncio.run(node())
+    assert adopted == []
