@@ -46,6 +46,8 @@ NAMESPACE: Final = "demo"
 TOGETHER: Final = 32
 """Requests of the demo's client in flight."""
 POLL_SECONDS: Final = 0.05
+SETTLED_SECONDS: Final = 6.0
+"""A node ends a silent peer's lease only when it has itself been connected for 5 seconds (PROTOCOL 3)."""
 ENOUGH: Final = 3
 """Checks that must be running on a node when it is killed or drained."""
 SHARE_OF_FIRST_WAVE: Final = 0.6
@@ -166,7 +168,7 @@ def _node(number: int, url: str, key: Path, book: Path, place: Path) -> NodeProc
 
 
 async def _nodes_ready(stage: Stage) -> None:
-    """Until every node owns its share: then each has work that it can lose."""
+    """Until every node owns its share, and so has work that it can lose, and is connected long enough to judge its peers."""
     directory = Directory(stage.broker, stage.subjects)
     fair = stage.subjects.partitions // (len(stage.nodes) + 1)
     while True:
@@ -175,7 +177,8 @@ async def _nodes_ready(stage: Stage) -> None:
             raise DemoFailed(f"{dead[0].name} ended while starting:\n{dead[0].last_words()}")
         view = await directory.poll(stage.subjects.partitions)
         owned = [holder.node for p in range(view.partitions) if (holder := view.holder(p))]
-        if len(owned) == view.partitions and all(owned.count(node.name) >= fair for node in stage.nodes):
+        shared = len(owned) == view.partitions and all(owned.count(node.name) >= fair for node in stage.nodes)
+        if shared and all(time.time() - member.started > SETTLED_SECONDS for member in view.members.values()):
             break
         await asyncio.sleep(POLL_SECONDS)
     shares = ", ".join(f"{node.name} {owned.count(node.name)}" for node in stage.nodes)
