@@ -45,6 +45,12 @@ POINTS: Mapping[str, str] = {
     # moving to HELD
     "before_move": "nothing is stored in HELD",
     "move_stored": "events are stored in HELD, their sources are not acknowledged",
+    # lanes
+    "lane_committed": "the actor is on a lane, its events are not in HELD and nobody was nudged",
+    "lane_nudged": "the lane's nodes are nudged",
+    "lane_owner": "lane.<deployment>.<p> names this node",
+    "lane_list": "held events are listed for the lane",
+    "owner_nudged": "the actor is given back and the partition's owner is nudged",
     # dead letters
     "dead_stored": "the dead letter is stored, the event is not acknowledged",
     # attaching, in the order of PROTOCOL 3

@@ -2,131 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import random
-import sys
+from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
-from cluster_kit import KITS, NAMESPACE, Cluster, cluster, until
-from sojourn.broker.cluster_keys import ClusterKeys
-from sojourn.cluster.versions import Policy, change_policy
+from cluster_kit import Cluster, cluster, until
+from lanes_kit import add, begun_by, leave, set_current, set_policy, sojourn
+from sojourn.actors.errors import Refused, WorkflowFailed
+from sojourn.cluster.versions import Policy
 from sojourn.cluster.views import check
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 
-APP = """
-from acceptance_app import effect, go
-from sojourn import Rejected, current, sleep, spawn, stage, step, workflow
 
-VERSION = {version}
-
-
-@workflow
-async def collects(number: int) -> list[int]:
-    "Takes numbered mail, one step for each."
-    await effect("begin")
-    taken = [VERSION, {version}]
-    while len(taken) < number + 2:
-        answer = await go.receive()
-        await effect(f"took {{answer}}")
-        taken.append(answer)
-    return taken
-
-
-@workflow
-async def same(number: int) -> int:
-    "Not touched by any deploy."
-    total = 0
-    for _ in range(number):
-        total += await go.receive()
-    return total
-
-
-@workflow(pin="deployment")
-async def bound(number: int) -> int:
-    total = 0
-    for _ in range(number):
-        total += await go.receive()
-    return total
-
-
-@workflow
-async def naps(seconds: float) -> int:
-    await sleep(seconds)
-    return {version}
-
-
-@workflow
-async def only_v{version}() -> int:
-    await effect("only")
-    return VERSION
-"""
-
-
-def _version(place: Path, version: int) -> Path:
-    folder = place / f"v{version}"
-    folder.mkdir()
-    (folder / "lanes_app.py").write_text(APP.format(version=version))
-    (folder / "acceptance_app.py").write_text((KITS / "acceptance_app.py").read_text())
-    return folder
-
-
-async def _add(made: Cluster, place: Path, version: int, *names: str) -> None:
-    folder = place / f"v{version}"
-    if not folder.exists():
-        _version(place, version)
-    for name in names:
-        await made.add(name, app="lanes_app", path=folder, deployment=f"v{version}")
-
-
-async def _set(made: Cluster, policy: Policy) -> None:
-    """Change where new actors start, and wait until every partition's owner has heard of it."""
-    await change_policy(ClusterKeys(made.broker, made.subjects), lambda _: policy)
-    await made.broker.send(made.subjects.members())
-    if policy.ramp:
-        return
-    rounds = iter(range(1_000))
-
-    async def heard() -> bool:
-        probes = await made.start_many("naps", [[0.0]] * 16, f"probe-{policy.current}-{next(rounds)}-{id(policy)}-")
-        indexes = await made.indexes()
-        return {indexes[probe].deployment for probe in probes} == {policy.current}
-
-    await until(heard, f"new actors start on {policy.current}", 20)
-
-
-async def _sojourn(made: Cluster, *words: str, code: int = 0) -> Any:
-    """A command's JSON document."""
-    command = [sys.executable, "-m", "sojourn.cli", *words, "--server", made.server.url, "--namespace", NAMESPACE]
-    process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    out, err = await asyncio.wait_for(process.communicate(), 60)
-    assert process.returncode == code, (out, err)
-    return json.loads(out) if out else None
-
-
-def _begun_by(made: Cluster, pid: int | None) -> set[str]:
-    """Operations of which this process ran an attempt."""
-    return {effect.key for effect in made.effects() if effect.what == "begin" and effect.pid == pid}
-
-
-async def test_an_actor_sleeping_in_old_code_takes_its_mail_in_order_over_the_lane(tmp_path: Path) -> None:
-    async with cluster(tmp_path, partitions=4) as made:
-        await _add(made, tmp_path, 1, "a1")
-        actors = await made.start_many("collects", [[5]] * 12, "x")
-        await made.until_all(actors, lambda index: index.wait.startswith("receive"))
-        await _add(made, tmp_path, 2, "b1")
-        for number in range(5):
-            await made.signal_many(actors, "go", str(number).encode())
-        assert await made.results(actors) == [[1, 1, 0, 1, 2, 3, 4]] * 12
-        assert made.repeated() == {}
-        indexes = await made.indexes()
-        assert {indexes[actor].node for actor in actors} <= {"a1", "b1"}
-        assert {indexes[actor].deployment for actor in actors} == {"v1"}
+async def _asleep(made: Cluster, actors: list[str]) -> None:
+    await made.until_all(actors, lambda index: index.wait.startswith("receive"))
 
 
 async def test_a_deploy_under_load_with_a_killed_lane_node_a_rollback_and_a_drain_loses_and_repeats_nothing(
@@ -134,27 +25,157 @@ async def test_a_deploy_under_load_with_a_killed_lane_node_a_rollback_and_a_drai
 ) -> None:
     draws = random.Random(20)
     async with cluster(tmp_path, partitions=8) as made:
-        await _add(made, tmp_path, 1, "a1", "a2")
-        actors = await made.start_many("collects", [[30]] * 100, "x")
-        await made.until_all(actors, lambda index: index.wait.startswith("receive"))
-        await _add(made, tmp_path, 2, "b1", "b2")
-        await _set(made, Policy(current="v2"))
+        await add(made, 1, "a1", "a2")
+        actors = await made.start_many("collects", [[12]] * 100, "x")
+        await _asleep(made, actors)
+        await add(made, 2, "b1", "b2")
+        await set_current(made, "v2")
         young: list[str] = []
-        for number in range(30):
+        for number in range(12):
             draws.shuffle(actors)
             await made.signal_many(actors, "go", str(number).encode())
-            if number == 5:
+            if number == 3:
                 young = await made.start_many("collects", [[0]] * 20, "y")
-            if number == 10:
+            if number == 5:
                 made.nodes["a2"].kill()
-            if number == 18:  # back to the previous version, with actors on both
-                await _set(made, Policy(current="v1"))
+            if number == 8:  # back to the previous version, with actors on both
+                await set_current(made, "v1")
                 young += await made.start_many("collects", [[0]] * 20, "z")
-        numbers = list(range(30))
-        assert await made.results(actors, seconds=120) == [[1, 1, *numbers]] * 100
+        assert await made.results(actors, seconds=120) == [[1, 1, *range(12)]] * 100
         assert await made.results(young) == [[2, 2]] * 20 + [[1, 1]] * 20
-        assert set(made.repeated()) <= _begun_by(made, made.nodes["a2"].pid)
+        assert set(made.repeated()) <= begun_by(made, "a2")
         assert (await check(made.broker, made.subjects, made.keyring)).findings == ()
-        await _set(made, Policy(current="v2"))
-        drained = await _sojourn(made, "versions", "drain", "v1", "--wait", "--timeout", "30s", "--json")
+        await set_current(made, "v2")
+        drained = await sojourn(made, "versions", "drain", "v1", "--wait", "--timeout", "30s")
         assert (drained["drained"], drained["needing"]) == (True, 0)
+
+
+async def test_a_version_scaled_to_zero_leaves_its_actors_held_shown_and_counted_until_it_is_back(
+    tmp_path: Path,
+) -> None:
+    async with cluster(tmp_path, partitions=2) as made:
+        await add(made, 1, "a1")
+        actors = await made.start_many("collects", [[2]] * 6, "x")
+        others = await made.start_many("same", [[2]] * 6, "s")
+        await _asleep(made, [*actors, *others])
+        await add(made, 2, "b1")
+        await made.signal_many(actors, "go", b"0")
+        await made.until_all(actors, lambda index: index.steps == 2)
+        await leave(made, "a1")
+        await made.signal_many([*actors, *others], "go", b"1")
+        await made.until_all(actors, lambda index: index.hold == "pin" and not index.lane)
+        await made.signal_many(others, "go", b"1")
+        assert await made.results(others) == [2] * 6
+        listed = await sojourn(made, "versions", "list")
+        found = {one["deployment"]: one for one in listed["deployments"]}
+        assert (found["v1"]["needing"], found["v1"]["without_node"], found["v1"]["nodes"]) == (6, 6, 0)
+        assert (found["v2"]["needing"], found["v2"]["suspended"]) == (0, 0)
+        shown = await sojourn(made, "versions", "show", "v1")
+        assert shown["lines"][0]["function"] == "collects"
+        assert shown["lines"][0]["source"] == "answer = await go.receive()"
+        assert shown["lines"][0]["count"] == 6
+        fresh = await made.start_many("collects", [[0]] * 4, "n")  # on the version that is left
+        assert await made.results(fresh) == [[2, 2]] * 4
+        await made.client.handle(actors[0]).terminate()
+        await made.until_index(actors[0], lambda index: str(index.status) == "terminated")
+        assert (await check(made.broker, made.subjects, made.keyring)).findings == ()
+        await add(made, 1, "a2")
+        assert await made.results(actors[1:]) == [[1, 1, 0, 1]] * 5
+
+
+async def test_a_rolling_update_runs_no_actor_twice(tmp_path: Path) -> None:
+    async with cluster(tmp_path, partitions=8) as made:
+        await add(made, 1, "a1", "a2")
+        old = await made.start_many("collects", [[8]] * 20, "x")
+        same = await made.start_many("same", [[8]] * 20, "s")
+        await _asleep(made, [*old, *same])
+        for number in range(8):
+            await made.signal_many([*old, *same], "go", str(number).encode())
+            if number == 1:
+                await add(made, 2, "b1")
+            elif number == 3:
+                left = await sojourn(made, "drain", "a1", "--timeout", "40s")
+                assert left["left"], left
+            elif number == 5:
+                await add(made, 2, "b2")
+        assert await made.results(old) == [[1, 1, *range(8)]] * 20
+        assert await made.results(same) == [28] * 20
+        assert made.repeated() == {}
+        begun = Counter(
+            (effect.key.split("/")[0], effect.name) for effect in made.effects() if effect.what == "begin"
+        )
+        assert max(begun.values()) == 1
+        assert (await check(made.broker, made.subjects, made.keyring)).findings == ()
+
+
+async def test_starts_go_where_the_policy_says_whoever_owns_the_partition(tmp_path: Path) -> None:
+    async with cluster(tmp_path, partitions=4) as made:
+        await add(made, 1, "a1")
+        await add(made, 2, "b1")
+        assert await made.results(await made.start_many("naps", [[0.0]] * 8, "first")) == [1] * 8
+        late = await made.client.start("naps", args=[0.0], id="late", delay="3s")
+        await set_current(made, "v2")
+        assert await made.results(await made.start_many("has_child", [[]] * 8, "p")) == [[2, 2]] * 8
+        assert await late.result(timeout=30) == 1  # decided when it was accepted
+        assert await made.results(await made.start_many("only_v1", [[n] for n in range(8)], "o")) == [
+            n + 1 for n in range(8)
+        ]
+        for number in range(
+            8
+        ):  # refused by an owner that has the code, failed where only its lane's nodes have it
+            with pytest.raises((Refused, WorkflowFailed), match="expected int, received str"):
+                await (await made.client.start("only_v2", args=["no number"], id=f"w{number}")).result(
+                    timeout=20
+                )
+        await set_policy(made, Policy(current="v2", ramp={"v1": 1, "v2": 1}))
+        shares: Counter[int] = Counter()
+
+        async def both() -> bool:
+            started = await made.start_many("naps", [[0.0]] * 20, f"r{shares.total()}-")
+            shares.update(await made.results(started))
+            return min(shares[1], shares[2]) >= 5
+
+        await until(both, lambda: f"starts by ramp: {shares}", 30)
+
+
+async def test_a_workflow_pinned_to_its_deployment_stays_there_though_the_code_is_the_same(
+    tmp_path: Path,
+) -> None:
+    async with cluster(tmp_path, partitions=4) as made:
+        await add(made, 1, "a1")
+        actors = await made.start_many("bound", [[3]] * 8, "x")
+        await _asleep(made, actors)
+        await add(made, 2, "b1")
+        for number in range(2):
+            await made.signal_many(actors, "go", str(number).encode())
+        await made.until_all(actors, lambda index: index.resumes >= 3)
+        assert {index.deployment for index in (await made.indexes()).values()} == {"v1"}
+        await set_current(made, "v2")
+        needed = await sojourn(made, "versions", "drain", "v1", code=1)
+        assert needed["needing"] == 8
+        await made.signal_many(actors, "go", b"2")
+        assert await made.results(actors) == [3] * 8
+
+
+async def test_operators_reach_actors_on_a_lane(tmp_path: Path) -> None:
+    async with cluster(tmp_path, partitions=4) as made:
+        await add(made, 1, "a1")
+        actors = await made.start_many("cleans", [[]] * 8, "x")
+        await _asleep(made, actors)
+        await add(made, 2, "b1")
+        paused, killed, cancelled = actors[:2], actors[2:5], actors[5:]
+        for actor in paused:
+            await made.client.handle(actor).pause(reason="test")
+        await made.signal_many(paused, "go", b"4")
+        for actor in killed:
+            await made.client.handle(actor).terminate(reason="test")
+        for actor in cancelled:
+            await made.client.handle(actor).cancel(reason="test")
+        await made.until_all(killed, lambda index: str(index.status) == "terminated")
+        await made.until_all(cancelled, lambda index: str(index.status) == "cancelled")
+        await made.until_all(paused, lambda index: index.hold == "paused")
+        for actor in paused:
+            await made.client.handle(actor).resume()
+        assert await made.results(paused) == [5] * 2
+        cleanups = Counter(effect.key.split("/")[0] for effect in made.effects() if effect.what == "end")
+        assert cleanups == Counter(cancelled)
