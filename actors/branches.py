@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sojourn.codecs import frames
+from sojourn.codecs.context import capture_context, restore_context
 
 from .errors import UnknownIntention
 from .intentions import WaitBranches
@@ -137,12 +138,13 @@ class Branch:
 class Branches:
     """All branches of one actor, with the number of the next. Number 0 is the workflow function itself."""
 
-    __slots__ = ("context", "next_number", "size", "table")
+    __slots__ = ("_variables", "context", "next_number", "size", "table")
 
     def __init__(self) -> None:
         self.table: dict[int, Branch] = {}
         self.next_number = 0
         self.context = contextvars.Context()
+        self._variables: dict[str, Any] = {}
         self.size = 0
         """Bytes of the frame when it was last stored (for the hot cache)."""
 
@@ -157,6 +159,11 @@ class Branches:
     def __iter__(self) -> Iterator[Branch]:
         return iter(self.table.values())
 
+    def capture_variables(self) -> None:
+        """Note which context variables the code has set, for the frame. Raises `ContextNotDeclared` for one that may
+        not move."""
+        self._variables = capture_context(self.context)
+
     def discard(self) -> None:
         """Forget the coroutines in silence: no cleanup code runs (I10)."""
         coroutines = [branch.coroutine for branch in self.table.values()]
@@ -164,12 +171,13 @@ class Branches:
         frames.discard(*coroutines)
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return (STATE, self.table, self.next_number, None)
+        return (STATE, self.table, self.next_number, self._variables)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _check(state)
-        _, self.table, self.next_number, _ = state
-        self.context = contextvars.Context()
+        _, self.table, self.next_number, captured = state
+        self.context = restore_context(captured)
+        self._variables = captured
         self.size = 0
 
 

@@ -59,6 +59,8 @@ class Driver:
         self._workflow = workflow
         self._ready: deque[tuple[Branch, Any, BaseException | None]] = deque()
         self._current: Branch | None = None
+        self.ran_last = 0
+        """Number of the branch that ran last."""
         self._switches = 0
         self._touched: set[int] = set()
         self._handlers: dict[type[i.Intention], Callable[[Branch, Any], None]] = {
@@ -144,6 +146,7 @@ class Driver:
 
     def _step(self, branch: Branch, value: Any, error: BaseException | None) -> None:
         self._current = branch
+        self.ran_last = branch.number
         self._switches += 1
         if self._switches > SWITCHES:
             self._switches = 0

@@ -17,7 +17,14 @@ from dataclasses import replace
 import msgspec
 from sojourn.codecs import frames
 from sojourn.codecs.data import describe_exception
-from sojourn.codecs.errors import CannotSuspend, FrameTooLarge, PayloadError, PinNotSatisfied
+from sojourn.codecs.errors import (
+    CannotSuspend,
+    ContextNotDeclared,
+    FrameTooLarge,
+    PayloadError,
+    PinNotSatisfied,
+    SojournError,
+)
 from sojourn.codecs.record import Attempts, Envelope, Hold, Index, Outcome, Parent, Record, Status, Wait
 
 from .branches import Branch, Branches
@@ -244,8 +251,9 @@ class Engine:
                 draft.frame, draft.pin, draft.pinned_to = b"", (), ""
                 return
             try:
+                driver.branches.capture_variables()
                 frame = frames.dump(driver.branches, size_limit=self.limits.frame_bytes)
-            except (CannotSuspend, FrameTooLarge) as refused:
+            except (CannotSuspend, FrameTooLarge, ContextNotDeclared) as refused:
                 self._raise_at_await(driver, refused)
                 driver.run()
                 continue
@@ -280,9 +288,9 @@ class Engine:
             raise _Defect(error)
         return status_of_error(error, cancelling), of_exception(error, workflow.raises)
 
-    def _raise_at_await(self, driver: Driver, refused: CannotSuspend | FrameTooLarge) -> None:
+    def _raise_at_await(self, driver: Driver, refused: SojournError) -> None:
         """Raise at the await of the branch that cannot be stored; what it had asked for is taken back."""
-        culprit = _culprit(driver.branches, self.limits.frame_bytes)
+        culprit = _culprit(driver, self.limits.frame_bytes)
         driver.draft.undo(culprit.op)
         driver.fail(culprit, refused)
 
@@ -512,14 +520,15 @@ class Engine:
         return Turn(draft.finish(), None)
 
 
-def _culprit(branches: Branches, size_limit: int) -> Branch:
-    """The branch whose frames cannot be stored; when only their sum cannot, the one with the largest number."""
-    for branch in branches:
+def _culprit(driver: Driver, size_limit: int) -> Branch:
+    """The branch whose frames cannot be stored; when only their sum cannot (or what all share), the one that ran last."""
+    table = driver.branches.table
+    for branch in table.values():
         try:
             frames.dump(branch.coroutine, size_limit=size_limit)
         except (CannotSuspend, FrameTooLarge):
             return branch
-    return max(branches, key=lambda branch: branch.number)
+    return table.get(driver.ran_last) or table[max(table)]
 
 
 __all__ = ["Engine", "EventRefused", "Outcome", "sentence"]

@@ -64,7 +64,9 @@ if TYPE_CHECKING:  # the table below, for type checkers and editors; a test comp
         wait,
     )
     from .actors.workflow import Workflow, WorkflowCall, workflow
-    from .codecs.errors import CannotSuspend, FrameTooLarge, PinNotSatisfied, SojournError
+    from .codecs.context import declare_variable
+    from .codecs.errors import CannotSuspend, ContextNotDeclared, FrameTooLarge, PinNotSatisfied, SojournError
+    from .codecs.identity import register_moved
 
 __all__ = [
     "AlreadyStarted",
@@ -76,6 +78,7 @@ __all__ = [
     "ChildFailed",
     "ChildTerminated",
     "Client",
+    "ContextNotDeclared",
     "Description",
     "FrameTooLarge",
     "Handle",
@@ -112,12 +115,14 @@ __all__ = [
     "checkpoint",
     "create_task",
     "current",
+    "declare_variable",
     "gather",
     "lifespan",
     "publish_state",
     "race",
     "receive",
     "receive_message",
+    "register_moved",
     "resource",
     "send",
     "sleep",
@@ -204,7 +209,10 @@ _WHERE: Final[dict[str, tuple[str, ...]]] = {
         "WorkflowCall",
         "workflow",
     ),
+    "codecs.context": ("declare_variable",),
+    "codecs.identity": ("register_moved",),
     "codecs.errors": (
+        "ContextNotDeclared",
         "CannotSuspend",
         "FrameTooLarge",
         "PinNotSatisfied",

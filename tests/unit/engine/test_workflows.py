@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import decimal
 import socket
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -31,6 +33,8 @@ from sojourn.actors.verbs import (
     wait,
 )
 from sojourn.actors.workflow import workflow
+from sojourn.codecs.context import declare_variable
+from sojourn.codecs.errors import ContextNotDeclared
 from sojourn.codecs.record import Outcome
 
 R = Registry()
@@ -817,3 +821,43 @@ def test_a_result_that_is_recorded_at_once_costs_a_commit_of_its_own_before_the_
     actor = Actor(charges, charge, parked=parked)
     actor.start(charges)
     assert (actor.result, actor.commits) == (3, 1 + 2 * 2)
+
+
+# context variables
+
+undeclared: ContextVar[str] = ContextVar("undeclared", default="")
+declared: ContextVar[str] = ContextVar("declared", default="")
+
+
+@workflow(registry=R)
+async def counts_precisely() -> list[Any]:
+    decimal.getcontext().prec = 50
+    declared.set("kept")
+    await sleep(1)
+    return [len(str(decimal.Decimal(1) / 3)), declared.get()]
+
+
+def test_declared_context_variables_and_the_decimal_precision_move_with_the_actor(parked: bool) -> None:
+    declare_variable(declared)
+    before = decimal.getcontext().prec
+    actor = Actor(counts_precisely, parked=parked)
+    actor.start(counts_precisely)
+    actor.fire()
+    assert actor.result == [52, "kept"]
+    assert (decimal.getcontext().prec, declared.get()) == (before, "")
+
+
+@workflow(registry=R)
+async def sets_an_undeclared_variable() -> str:
+    undeclared.set("lost")
+    try:
+        await sleep(1)
+    except ContextNotDeclared as error:
+        return error.variable
+    return ""
+
+
+def test_an_undeclared_context_variable_is_an_error_at_the_await_that_names_it(parked: bool) -> None:
+    actor = Actor(sets_an_undeclared_variable, parked=parked)
+    actor.start(sets_an_undeclared_variable)
+    assert actor.result == "undeclared"

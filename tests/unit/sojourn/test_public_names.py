@@ -11,6 +11,7 @@ import sojourn
 
 PUBLIC = """
 AlreadyStarted Cancelled CannotSuspend Channel Child ChildCancelled ChildFailed ChildTerminated Client
+ContextNotDeclared declare_variable register_moved
 Description FrameTooLarge Handle LimitExceeded Limits Lock MailboxFull NeverAwaited NoSuchActor
 NoSuchChannel NoSuchWorkflow NotInWorkflow PinNotSatisfied ReceiveTimeout Registry Rejected ResultTimeout
 Retry RetryLater Semaphore SojournError SpawnRefused Step StepCall StepFailed StepTimeout TaskGroup Workflow
