@@ -75,12 +75,13 @@ def node(
     try:
         from sojourn.cluster.node import NodeOptions, run_node
 
+        keys = keyring(key_file)
         name = importable(app)
         options = NodeOptions(
             app=name,
             registry=load(name),
             nats=connection.options("sojourn node"),
-            keyring=keyring(key_file),
+            keyring=keys,
             namespace=connection.namespace,
             node_id=node_id,
             deployment=deployment,
