@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,8 +56,8 @@ class Ended:
 
 
 class Attempt:
-    """One attempt from its start until its code has really ended. `over` is settled when its outcome is
-    known, `late` when stuck code ends.
+    """One attempt from its start until its code has really ended. `settled` is called once, when its outcome is
+    known; `late` is settled when stuck code ends.
     """
 
     __slots__ = (
@@ -64,8 +65,10 @@ class Attempt:
         "holds_place",
         "key",
         "late",
+        "loop",
         "over",
         "seen",
+        "settled",
         "started",
         "step",
         "stuck",
@@ -75,14 +78,22 @@ class Attempt:
     )
 
     def __init__(
-        self, call: PendingCall, step: Step[..., Any], seen: CurrentStep, loop: asyncio.AbstractEventLoop
+        self,
+        call: PendingCall,
+        step: Step[..., Any],
+        seen: CurrentStep,
+        loop: asyncio.AbstractEventLoop,
+        settled: Callable[[Attempt, Ended], None],
     ) -> None:
         self.call = call
         self.step = step
         self.seen = seen
         self.key = seen.key
+        self.loop = loop
         self.started = loop.time()
-        self.over: asyncio.Future[Ended] = loop.create_future()
+        self.settled = settled
+        self.over = False
+        """Its outcome is known."""
         self.late: asyncio.Future[Ended] | None = None
         self.task: asyncio.Task[None] | None = None
         self.thread = 0
@@ -100,12 +111,13 @@ class Attempt:
         if self.task is not None and not told:
             # Soon, not now: a task that is cancelled before its first turn never runs, and would not tell
             # that it has ended.
-            self.over.get_loop().call_soon(self.task.cancel, "nobody waits for this step any more")
+            self.loop.call_soon(self.task.cancel, "nobody waits for this step any more")
 
     def end(self, ended: Ended) -> None:
         """Settle the attempt; the first to do so wins."""
-        if not self.over.done():
-            self.over.set_result(ended)
+        if not self.over:
+            self.over = True
+            self.settled(self, ended)
 
 
 def step_done(

@@ -4,6 +4,9 @@ An attempt always ends in a `StepDone`, whatever the step raised. Async steps ar
 runner is given (None: the caller's own); sync ones run in threads. Waiting for a free place does not count
 against the time limit.
 
+A step usually finds a place at once and is one task, the user's own: beginning and ending it are plain calls. (A
+task around it, and a future for its outcome, cost as much as the rest of a short step.)
+
 *Stuck*: code that goes on after its time was up and it was cancelled: a thread (nobody can stop one) or a
 coroutine that swallows its cancellation. The attempt is over as `timeout`; the code is shown with its line,
 and the next attempt of the same operation waits for it, for as long as its own time limit, so that the two
@@ -20,7 +23,8 @@ import inspect
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 from sojourn.codecs.record import PendingCall
 
@@ -48,6 +52,29 @@ CANCEL_GRACE: Final = 5.0
 
 MAX_HEARTBEATS: Final = 10_000
 """Operations whose last heartbeat is remembered; the oldest is forgotten."""
+
+Tell = Callable[[StepDone | Exception], None]
+"""Told how an attempt ended; an exception instead is a defect outside of the step. Called on the engine's loop."""
+
+
+class _Work(NamedTuple):
+    """An attempt that is about to begin."""
+
+    key: str
+    call: PendingCall
+    step: Step[..., Any]
+    actor: CurrentActor
+    args: Any
+    kwargs: Any
+    tell: Tell
+
+
+@dataclass(frozen=True)
+class _Queued:
+    """An attempt that waits for a place, or for stuck code of an earlier one."""
+
+    work: _Work
+    task: asyncio.Task[None]
 
 
 class StepRunner:
@@ -80,8 +107,7 @@ class StepRunner:
         self._thread_places = asyncio.Semaphore(self._limits.step_threads)
         self._running: dict[str, Attempt] = {}
         self._stuck: dict[str, Attempt] = {}
-        self._queued: dict[str, bool] = {}
-        """Operation -> whether it was cancelled before it began."""
+        self._queued: dict[str, _Queued] = {}
         self._heartbeats: OrderedDict[str, tuple[bytes, float]] = OrderedDict()
         self._heartbeats_lock = threading.Lock()
         self._finished = 0
@@ -94,9 +120,34 @@ class StepRunner:
         If the waiting task is cancelled, the step is told, and nobody learns its outcome. Raises
         `RuntimeError` if an attempt of the same operation runs already: the caller lost count.
         """
+        outcome: asyncio.Future[StepDone] = asyncio.get_running_loop().create_future()
+
+        def tell(ended: StepDone | Exception) -> None:
+            if outcome.done():
+                return
+            if isinstance(ended, Exception):
+                outcome.set_exception(ended)
+            else:
+                outcome.set_result(ended)
+
+        self.start(call, actor, tell)
+        try:
+            return await outcome
+        except asyncio.CancelledError:
+            with contextlib.suppress(RuntimeError):  # the steps' loop is closed, and with it the step
+                self.cancel(operation_id(actor.id, actor.run, call.op))
+            raise
+
+    def start(self, call: PendingCall, actor: CurrentActor, tell: Tell) -> None:
+        """Begin one attempt; `tell` is called once, as `run` would return or raise, perhaps before this returns.
+
+        Raises `RuntimeError` when the steps' loop is closed.
+        """
         if self._loop is None:
-            return await self._run(call, actor)
-        return await self._away().run(lambda: self._run(call, actor))
+            self._start(call, actor, tell)
+            return
+        hop = self._away()
+        hop.there(lambda: self._start(call, actor, lambda ended: hop.home(lambda: tell(ended))))
 
     def cancel(self, key: str) -> None:
         """Tell a running step that nobody waits for it: async code gets `CancelledError`, all code sees
@@ -142,22 +193,38 @@ class StepRunner:
 
     # on the steps' loop
 
-    async def _run(self, call: PendingCall, actor: CurrentActor) -> StepDone:
+    def _start(self, call: PendingCall, actor: CurrentActor, tell: Tell) -> None:
         key = operation_id(actor.id, actor.run, call.op)
         if self.is_running(key):
-            raise RuntimeError(f"an attempt of operation {key} runs here already")
+            tell(RuntimeError(f"an attempt of operation {key} runs here already"))
+            return
         try:
             step = self._registry.step(call.step)
             args, kwargs = step.signature.decode_args(bytes(call.args))
         except Exception as error:  # an unpickled or validated argument may raise anything
-            return StepDone(call.op, call.attempt, outcomes.of_exception(error), retryable=False)
-        self._queued[key] = False
+            tell(StepDone(call.op, call.attempt, outcomes.of_exception(error), retryable=False))
+            return
+        work = _Work(key, call, step, actor, args, kwargs, tell)
+        places = self._places if step.is_async else self._thread_places
+        if key not in self._stuck and not places.locked() and _take(places):
+            self._begin(work, places)
+        else:
+            task = asyncio.get_running_loop().create_task(self._begin_later(work, places))
+            self._queued[key] = _Queued(work, task)
+
+    async def _begin_later(self, work: _Work, places: asyncio.Semaphore) -> None:
+        done: StepDone | Exception | None
         try:
-            return await self._late_result(key, call, step) or await self._placed(
-                key, call, step, actor, args, kwargs
-            )
-        finally:
-            self._queued.pop(key, None)
+            done = await self._late_result(work.key, work.call, work.step)
+            if done is None:
+                await places.acquire()
+        except Exception as error:
+            done = error
+        del self._queued[work.key]
+        if done is None:
+            self._begin(work, places)
+        else:
+            work.tell(done)
 
     async def _late_result(self, key: str, call: PendingCall, step: Step[..., Any]) -> StepDone | None:
         """Wait for stuck code of an earlier attempt. None: it is gone, and this attempt may begin."""
@@ -179,58 +246,49 @@ class StepRunner:
             else self._done(key, call, step, ended, loop.time() - earlier.started)
         )
 
-    async def _placed(
-        self, key: str, call: PendingCall, step: Step[..., Any], actor: CurrentActor, args: Any, kwargs: Any
-    ) -> StepDone:
-        places = self._places if step.is_async else self._thread_places
-        await places.acquire()
-        if self._queued.pop(key):
-            places.release()
-            return StepDone(
-                call.op, call.attempt, outcomes.of_exception(Cancelled("before it began")), retryable=False
-            )
-        try:
-            attempt = self._begin(key, call, step, actor, args, kwargs)
-        except BaseException:  # it was closed meanwhile
-            self._running.pop(key, None)
-            places.release()
-            raise
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(call.timeout or step.timeout, self._time_is_up, attempt)
-        try:
-            ended = await attempt.over
-        except asyncio.CancelledError:
-            attempt.cancel()
-            raise
-        finally:
-            timer.cancel()
-            self._release(places, attempt)
-        self._finished += 1
-        return self._done(key, call, step, ended, loop.time() - attempt.started, attempt)
-
-    def _begin(
-        self, key: str, call: PendingCall, step: Step[..., Any], actor: CurrentActor, args: Any, kwargs: Any
-    ) -> Attempt:
-        heartbeat = self._heartbeats.get(key)
+    def _begin(self, work: _Work, places: asyncio.Semaphore) -> None:
+        """Begin an attempt that has a place."""
+        call, step = work.call, work.step
+        seconds = call.timeout or step.timeout
+        heartbeat = self._heartbeats.get(work.key)
         seen = CurrentStep(
-            key=key,
+            key=work.key,
             name=step.name,
             attempt=call.attempt,
-            deadline=self._clock() + (call.timeout or step.timeout),
+            deadline=self._clock() + seconds,
             last_heartbeat=decoded(heartbeat[0]) if heartbeat else None,
-            beat=lambda details: self._beat(key, details),
+            beat=lambda details: self._beat(work.key, details),
         )
         loop = asyncio.get_running_loop()
-        attempt = self._running[key] = Attempt(call, step, seen, loop)
+
+        def settled(attempt: Attempt, ended: Ended) -> None:
+            timer.cancel()
+            self._release(places, attempt)
+            self._finished += 1
+            try:
+                done = self._done(work.key, call, step, ended, loop.time() - attempt.started, attempt)
+            except Exception as error:
+                work.tell(error)
+            else:
+                work.tell(done)
+
+        attempt = self._running[work.key] = Attempt(call, step, seen, loop, settled)
+        timer = loop.call_later(seconds, self._time_is_up, attempt)
         context = contextvars.copy_context()
-        context.run(self._enter, seen, actor)
-        if step.is_async:
-            attempt.task = loop.create_task(self._as_task(attempt, step.fn(*args, **kwargs)), context=context)
-        else:
-            attempt.thread = self._threads.run(
-                lambda: context.run(self._in_thread, attempt, args, kwargs, loop)
-            )
-        return attempt
+        context.run(self._enter, seen, work.actor)
+        try:
+            if step.is_async:
+                running = self._as_task(attempt, step.fn(*work.args, **work.kwargs))
+                attempt.task = loop.create_task(running, context=context)
+            else:
+                attempt.thread = self._threads.run(
+                    lambda: context.run(self._in_thread, attempt, work.args, work.kwargs, loop)
+                )
+        except Exception as error:  # it was closed meanwhile
+            timer.cancel()
+            del self._running[work.key]
+            places.release()
+            work.tell(error)
 
     def _enter(self, seen: CurrentStep, actor: CurrentActor) -> None:
         step_variable.set(seen)
@@ -277,18 +335,18 @@ class StepRunner:
         attempt.end(ended)
 
     def _time_is_up(self, attempt: Attempt) -> None:
-        if attempt.over.done():
+        if attempt.over:
             return
         attempt.timed_out = True
         attempt.cancel()
         if attempt.task is None:
             self._give_up(attempt)
         else:
-            asyncio.get_running_loop().call_later(self._cancel_grace, self._give_up, attempt)
+            attempt.loop.call_later(self._cancel_grace, self._give_up, attempt)
 
     def _give_up(self, attempt: Attempt) -> None:
         """The code goes on although it should not: the attempt is over without it."""
-        if attempt.over.done():
+        if attempt.over:
             return
         self._running.pop(attempt.key, None)
         self._stuck[attempt.key] = attempt
@@ -324,8 +382,12 @@ class StepRunner:
         attempt = self._running.get(key)
         if attempt is not None:
             attempt.cancel()
-        elif key in self._queued:
-            self._queued[key] = True
+            return
+        queued = self._queued.pop(key, None)
+        if queued is not None:
+            queued.task.cancel()
+            call, outcome = queued.work.call, outcomes.of_exception(Cancelled("before it began"))
+            queued.work.tell(StepDone(call.op, call.attempt, outcome, retryable=False))
 
     def _beat(self, key: str, details: bytes) -> None:
         with self._heartbeats_lock:
@@ -336,12 +398,11 @@ class StepRunner:
 
     def _shown(self, attempt: Attempt) -> RunningStep:
         beat = self._heartbeats.get(attempt.key)
-        loop = attempt.over.get_loop()
         return RunningStep(
             key=attempt.key,
             step=attempt.step.name,
             attempt=attempt.call.attempt,
-            seconds=loop.time() - attempt.started,
+            seconds=attempt.loop.time() - attempt.started,
             stuck=attempt.stuck,
             where=where(attempt.thread) if attempt.stuck and attempt.thread else "",
             heartbeat=decoded(beat[0]) if beat else None,
@@ -350,8 +411,17 @@ class StepRunner:
 
     async def _close(self) -> None:
         self._threads.close()
-        running = [attempt for attempt in self._running.values() if attempt.task is not None]
+        running = [attempt.task for attempt in self._running.values() if attempt.task is not None]
         for attempt in self._running.values():
             attempt.cancel()
         if running:
-            await asyncio.wait([attempt.over for attempt in running], timeout=self._cancel_grace)
+            await asyncio.wait(running, timeout=self._cancel_grace)
+
+
+def _take(places: asyncio.Semaphore) -> bool:
+    """Take a place of a semaphore that is not locked, without a loop: True, since it then never waits."""
+    try:
+        places.acquire().send(None)
+    except StopIteration:
+        return True
+    raise AssertionError("a semaphore that is not locked does not wait")

@@ -1,4 +1,4 @@
-"""Running coroutines on a loop in another thread and bringing their outcomes back.
+"""Calling functions and running coroutines on a loop in another thread, and bringing their outcomes back.
 
 `asyncio.run_coroutine_threadsafe` wakes the other loop once for each coroutine and this one once for each
 outcome, and makes two futures and a lock for each. Here what goes over lies in a queue, and one wake-up
@@ -30,32 +30,37 @@ class _Trip(Generic[T]):
 
 
 class _Queue:
-    """Items for one loop, put there by other threads. The flag is cleared before the queue is emptied, so no
-    item is overlooked.
+    """Calls for one loop, put there by other threads. The flag is cleared before the queue is emptied, so no
+    call is overlooked.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, take: Callable[[Any], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._take = take
-        self._items: deque[Any] = deque()
+        self._calls: deque[Callable[[], None]] = deque()
         self._called = False
 
-    def put(self, item: Any) -> None:
+    def put(self, call: Callable[[], None]) -> None:
         """Raises `RuntimeError` when the loop is closed."""
-        self._items.append(item)
+        self._calls.append(call)
         if not self._called:
             self._called = True
             try:
                 self._loop.call_soon_threadsafe(self._drain)
             except RuntimeError:
                 self._called = False
-                self._items.clear()
+                self._calls.clear()
                 raise
 
     def _drain(self) -> None:
         self._called = False
-        for _ in range(len(self._items)):  # what is put meanwhile has called again
-            self._take(self._items.popleft())
+        for _ in range(len(self._calls)):  # what is put meanwhile has called again
+            call = self._calls.popleft()
+            try:
+                call()
+            except Exception as error:  # the others are not to suffer
+                self._loop.call_exception_handler(
+                    {"message": "a call from another thread failed", "exception": error}
+                )
 
 
 class Hop:
@@ -64,15 +69,25 @@ class Hop:
     def __init__(self, there: asyncio.AbstractEventLoop) -> None:
         """Called on the home loop."""
         self._there = there
-        self._out = _Queue(there, self._begin)
-        self._back = _Queue(asyncio.get_running_loop(), self._settle)
+        self._out = _Queue(there)
+        self._back = _Queue(asyncio.get_running_loop())
+
+    def there(self, call: Callable[[], None]) -> None:
+        """Call it over there, in a copy of this context. Raises `RuntimeError` when that loop is closed."""
+        context = contextvars.copy_context()
+        self._out.put(lambda: context.run(call))
+
+    def home(self, call: Callable[[], None]) -> None:
+        """Call it here, from over there. When this loop is closed nothing happens: nobody asks any more."""
+        with contextlib.suppress(RuntimeError):
+            self._back.put(call)
 
     async def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run `make()` over there, in a copy of this context; its outcome. Cancelled here, it is cancelled
         there.
         """
         trip: _Trip[T] = _Trip(make, asyncio.get_running_loop().create_future())
-        self._out.put(trip)
+        self._out.put(lambda: self._begin(trip))
         try:
             return await trip.future
         except asyncio.CancelledError:
@@ -82,11 +97,7 @@ class Hop:
 
     def _begin(self, trip: _Trip[Any]) -> None:
         trip.task = self._there.create_task(trip.make(), context=trip.context)
-        trip.task.add_done_callback(lambda _: self._return(trip))
-
-    def _return(self, trip: _Trip[Any]) -> None:
-        with contextlib.suppress(RuntimeError):  # the home loop is closed: nobody asks any more
-            self._back.put(trip)
+        trip.task.add_done_callback(lambda _: self.home(lambda: self._settle(trip)))
 
     @staticmethod
     def _cancel(trip: _Trip[Any]) -> None:

@@ -94,7 +94,10 @@ class ActorHost:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-            self._task = asyncio.create_task(self._run(), name=f"actor {self.actor}")
+            # In the partition's context, not in that of the step whose end is told here.
+            self._task = asyncio.create_task(
+                self._run(), name=f"actor {self.actor}", context=self._serving.context
+            )
 
     def reattached(self) -> None:
         """Every event that is not acknowledged comes again; the record and the coroutines stay."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -59,6 +60,8 @@ class Serving:
     """Actors on a lane that have held events, each with the time at which it is looked at again."""
     pinned: set[str] = field(default_factory=set)
     """Actors held here because no node has their code."""
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    """In which the loops of its actors run."""
     releasing: bool = False
     over: bool = False
 

@@ -28,6 +28,7 @@ MAX_PUBLISHED: Final = 10_000
 """Operations remembered whose outcome this node published to `done`."""
 AGAIN_SECONDS: Final = (0.2, 5.0)
 
+
 @dataclass(slots=True, eq=False)
 class RunningCall:
     """One attempt that runs here, or waits for its backoff to pass."""
@@ -41,6 +42,7 @@ class RunningCall:
     wanted: bool = True
     """False: nobody waits for the outcome at all."""
     task: asyncio.Task[None] | None = None
+    """While it waits for its backoff, or for permission to begin."""
 
 
 Listener = Callable[[RunningCall, StepDone], None]
@@ -86,7 +88,10 @@ class LocalSteps:
         run = RunningCall(key, p, actor, call, listener)
         self._running[key] = run
         self._actors[actor.id] += 1
-        run.task = asyncio.create_task(self._run(services, run, delay), name=f"step {key}")
+        if delay <= 0 and services.may_act() and not services.alone.blocks(actor.id):
+            self._begin(services, run)
+        else:
+            run.task = asyncio.create_task(self._begin_later(services, run, delay), name=f"step {key}")
 
     def adopt(self, key: str, attempt: int, listener: Listener) -> bool:
         """Tell `listener` of the end of a call that runs here already. True also when its outcome is on its way through `done`."""
@@ -102,9 +107,10 @@ class LocalSteps:
         if run is None:
             return
         run.wanted = False
-        services.step_runner.cancel(key)
         if run.task is not None:
             run.task.cancel()
+        services.step_runner.cancel(key)
+        self._forget(run)
 
     def disown(self, p: int) -> int:
         """The partition is elsewhere: outcomes of its steps go to `done` from now on. How many run."""
@@ -126,45 +132,59 @@ class LocalSteps:
             self._changed.clear()
             await self._changed.wait()
 
-    async def _run(self, services: PartitionServices, run: RunningCall, delay: float) -> None:
+    async def _begin_later(self, services: PartitionServices, run: RunningCall, delay: float) -> None:
+        if delay > 0:
+            await asyncio.sleep(delay)
+        if run.listener is not None and not services.may_act():
+            await services.wait_may_act()
+        while services.alone.blocks(run.actor.id):
+            await services.alone.wait_free()
+        run.task = None
+        self._begin(services, run)
+
+    def _begin(self, services: PartitionServices, run: RunningCall) -> None:
+        services.alone.step_started()
         try:
-            if delay > 0:
-                await asyncio.sleep(delay)
-            if run.listener is not None and not services.may_act():
-                await services.wait_may_act()
-            while services.alone.blocks(run.actor.id):
-                await services.alone.wait_free()
-            services.alone.step_started()
-            try:
-                services.fault("in_step", run.actor.id)
-                done = await services.step_runner.run(run.call, run.actor)
-            except Exception as error:
-                services.log.exception("%s: a defect in running its step", run.key)
-                done = StepDone(run.call.op, run.call.attempt, of_exception(error))
-            finally:
-                services.alone.step_ended()
-        finally:
-            if self._running.get(run.key) is run:
-                del self._running[run.key]
+            services.fault("in_step", run.actor.id)
+            services.step_runner.start(run.call, run.actor, lambda ended: self._ended(services, run, ended))
+        except Exception as error:
+            self._ended(services, run, error)
+
+    def _ended(self, services: PartitionServices, run: RunningCall, ended: StepDone | Exception) -> None:
+        services.alone.step_ended()
+        if isinstance(ended, Exception):
+            services.log.error("%s: a defect in running its step", run.key, exc_info=ended)
+            ended = StepDone(run.call.op, run.call.attempt, of_exception(ended))
+        if run.wanted:
+            if run.listener is not None:
+                run.listener(run, ended)
+            else:
+                self.hand_over(services, run, ended)
+        self._forget(run)
+
+    def _forget(self, run: RunningCall) -> None:
+        if self._running.get(run.key) is run:
+            del self._running[run.key]
             self._actors[run.actor.id] -= 1
             if not self._actors[run.actor.id]:
                 del self._actors[run.actor.id]
-            self._changed.set()
-        if not run.wanted:
-            return
-        if run.listener is not None:
-            run.listener(run, done)
-        else:
-            await self._publish(services, run, done)
+        self._changed.set()
 
     def hand_over(self, services: PartitionServices, run: RunningCall, done: StepDone) -> None:
         """A step has ended, but its partition was lost before the result was known to be committed: it goes to `done`.
 
         Whoever owns the actor now waits for it, as long as this node lives. If it was committed after all, it has no effect.
         """
-        run.task = asyncio.create_task(self._publish(services, run, done), name=f"outcome of {run.key}")
-        self._handing_over.add(run.task)
-        run.task.add_done_callback(self._handing_over.discard)
+        self._publishing[run.p] = self._publishing.get(run.p, 0) + 1
+        task = asyncio.create_task(self._publish(services, run, done), name=f"outcome of {run.key}")
+        self._handing_over.add(task)
+
+        def over(_: asyncio.Task[None]) -> None:
+            self._handing_over.discard(task)
+            self._publishing[run.p] -= 1
+            self._changed.set()
+
+        task.add_done_callback(over)
 
     async def _publish(self, services: PartitionServices, run: RunningCall, done: StepDone) -> None:
         """Store the outcome for whoever owns the actor now. Goes on until it is stored, or this process ends."""
@@ -179,25 +199,20 @@ class LocalSteps:
             subjects=services.subjects,
             keyring=services.keyring,
         )
-        self._publishing[run.p] = self._publishing.get(run.p, 0) + 1
         pause = AGAIN_SECONDS[0]
-        try:
-            while True:
-                try:
-                    await services.broker.publish(message)
-                    break
-                except BrokerClosed:
-                    return
-                except BrokerError as error:
-                    services.log.warning("the outcome of %s is not stored yet: %s", run.key, error)
-                    await asyncio.sleep(pause)
-                    pause = min(2 * pause, AGAIN_SECONDS[1])
-            self._published[run.key] = done.attempt
-            while len(self._published) > MAX_PUBLISHED:
-                self._published.popitem(last=False)
-        finally:
-            self._publishing[run.p] -= 1
-            self._changed.set()
+        while True:
+            try:
+                await services.broker.publish(message)
+                break
+            except BrokerClosed:
+                return
+            except BrokerError as error:
+                services.log.warning("the outcome of %s is not stored yet: %s", run.key, error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, AGAIN_SECONDS[1])
+        self._published[run.key] = done.attempt
+        while len(self._published) > MAX_PUBLISHED:
+            self._published.popitem(last=False)
 
 
 def operation_key(actor: str, run: str, op: int) -> str:
