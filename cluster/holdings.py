@@ -206,9 +206,10 @@ class Holdings:
             return
         task = asyncio.get_running_loop().create_task(self._guarded(p, work), name=f"partition-{p}")
         self._operations[p] = task
-        task.add_done_callback(lambda _: self._ended(p))
+        task.add_done_callback(lambda _: self._ended(p, work))
 
-    def _ended(self, p: int) -> None:
+    def _ended(self, p: int, work: Coroutine[Any, Any, None]) -> None:
+        work.close()  # cancelled before its first step it was never begun
         self._operations.pop(p, None)
         holding = self._held.get(p)
         if holding is not None and holding.doubted and not holding.releasing and self._services.may_act():

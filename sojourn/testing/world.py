@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
+from sojourn.actors import registry as registries
 from sojourn.actors.branches import Branches
 from sojourn.actors.current import CurrentActor
 from sojourn.actors.engine import Engine
@@ -39,7 +40,7 @@ from sojourn.actors.events import (
 from sojourn.actors.execution import StepRunner
 from sojourn.actors.limits import Limits
 from sojourn.actors.outcomes import of_exception, of_value
-from sojourn.actors.registry import Registry, default_registry
+from sojourn.actors.registry import Registry
 from sojourn.actors.step import Step
 from sojourn.actors.turns import EventRefused
 from sojourn.actors.wire import Malformed, message_publish, outbox_publish, parse_event
@@ -76,7 +77,7 @@ class World:
         """A world at `beginning`. `steps` replaces steps (by themselves or by name) with functions, sync or async,
         of the
         same arguments; the others run as they are. `registry`: None is all that the process has defined."""
-        self.registry = registry if registry is not None else default_registry
+        self.registry = registry if registry is not None else registries.default_registry
         self._fakes = {
             step if isinstance(step, str) else step.name: fake for step, fake in (steps or {}).items()
         }
