@@ -99,17 +99,11 @@ def _seed() -> Any:
 _MEMO = _seed()
 
 
-# Loading this first leaves `_KNOWN` in the unpickler's memo, in the same places. (Its `memo` cannot be
-# assigned: CPython's setter takes the values but forgets how many there are.)
-_PREFIX = (
-    b"\x80\x05"
-    + b"".join(
-        pickle.BININT1 + bytes((index,)) + pickle.BINPERSID + pickle.MEMOIZE + pickle.POP
-        for index in range(len(_KNOWN))
-    )
-    + pickle.NONE
-    + pickle.STOP
-)
+# This stands before each pickle that is loaded: it leaves `_KNOWN` in the unpickler's memo, in the same places.
+# (Its `memo` cannot be assigned: CPython's setter takes the values but forgets how many there are.)
+_PREFIX = pickle.PROTO + b"\x05"
+for _index in range(len(_KNOWN)):
+    _PREFIX += pickle.BININT1 + bytes((_index,)) + pickle.BINPERSID + pickle.MEMOIZE + pickle.POP
 
 
 class _Table:
@@ -143,9 +137,7 @@ class FrameUnpickler(pickle.Unpickler):
         table = _Table(references)
         places = list(_KNOWN)
         places[_SUSPENDED], places[_FUNCTION], places[_NAMED] = table.suspended, table.function, table.named
-        self.persistent_load = places.__getitem__  # type: ignore[method-assign]  # asked for `_PREFIX` only
-        super().load()
-        places.clear()  # from here on a persistent id is an error
+        self.persistent_load = places.__getitem__  # type: ignore[method-assign]  # for `_PREFIX`
         self._made = table.made
 
     def restore(self) -> Any:
