@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from .marks import Marks
     from .services import ServedPartition
 
+_LOG = logging.getLogger("sojourn.cluster")
 TICK_SECONDS: Final = 0.25
 MEASURE_SECONDS: Final = 5.0
 """Between two sums over all partitions for the gauges."""
@@ -73,7 +75,10 @@ class Pulse:
     async def _keep_measuring(self) -> None:
         while True:
             await asyncio.sleep(MEASURE_SECONDS)
-            await self._measure()
+            try:
+                await self._measure()
+            except Exception:  # figures are for people to look at: no mistake in them may end a node
+                _LOG.exception("the node's figures could not be gathered")
 
     async def _measure(self) -> None:
         figures = []

@@ -36,6 +36,7 @@ class Figures:
     partition: int
     epoch: int
     hot: int = 0
+    hosts: int = 0
     waiting: int = 0
     held: int = 0
     unacknowledged: int = 0
