@@ -21,7 +21,9 @@ import dis
 import struct
 import sys
 import types
+from collections.abc import Callable
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from .layout import CODE_START, CREATED, DELEGATING, FINISHED, RUNNING, SUSPENDED, WORD, Layout, current
@@ -30,7 +32,7 @@ from .layout import CODE_START, CREATED, DELEGATING, FINISHED, RUNNING, SUSPENDE
 _BASE: int = getattr(types.CoroutineType, "__basicsize__", 0)
 _HEAD_WORDS = 3  # the words before the first slot that are read and written with the slots
 _LIST_SIZE, _LIST_ITEMS = 16, 24
-_CACHE_LIMIT = 20_000
+_CACHE_LIMIT, _PLAN_LIMIT = 20_000, 1000
 _RESUME = dis.opmap.get("RESUME", -1)
 
 _read = ctypes.string_at
@@ -77,7 +79,7 @@ class Standing(NamedTuple):
 class Facts:
     """What reading and writing need to know of a code object, worked out once."""
 
-    __slots__ = ("code", "fixed", "length", "names", "room", "silent", "start", "words")
+    __slots__ = ("code", "fixed", "fresh", "length", "names", "plans", "room", "silent", "start", "words")
 
     def __init__(self, code: types.CodeType) -> None:
         raw = code.co_code
@@ -86,6 +88,8 @@ class Facts:
         self.fixed = len(self.names)  # locals, cells and free variables: the slots before the value stack
         self.room = self.fixed + code.co_stacksize
         self.length = len(raw)
+        self.fresh = struct.Struct(f"<{_HEAD_WORDS + self.fixed}q")
+        self.plans: dict[int, _WritePlan] = {}
         self.start = id(code) + CODE_START
         # The start of the function lies inside no handler of the user's: from there it unwinds in silence.
         self.silent = next(
@@ -113,11 +117,6 @@ def slot_names(code: types.CodeType) -> tuple[str, ...]:
     """The variable names of the slots before the value stack, in order."""
     names = code.co_varnames
     return (*names, *(name for name in code.co_cellvars if name not in names), *code.co_freevars)
-
-
-@lru_cache(maxsize=512)
-def _struct(count: int) -> struct.Struct:
-    return struct.Struct(f"<{count}q")
 
 
 @lru_cache(maxsize=512)
@@ -233,19 +232,48 @@ def handled(target: Any) -> BaseException | None:
     return exception
 
 
+class _WritePlan(NamedTuple):
+    """How the contents of a frame are laid out into its slots: the same for each frame with that mask."""
+
+    stored: int  # number of contents
+    size: int  # number of slots
+    contents: struct.Struct
+    frame: struct.Struct  # the head and the slots
+    arrange: Callable[[tuple[int, ...]], tuple[int, ...]]  # from the contents and a null after them
+
+
+def _write_plan(facts: Facts, mask: int) -> _WritePlan:
+    """The plan for a stored mask, whose highest bit stands past the last slot: the top of the stack may be null."""
+    known = facts.plans.get(mask)
+    if known is not None:
+        return known
+    count = mask.bit_length() - 1
+    if not facts.fixed <= count <= facts.room:
+        raise ValueError(f"{facts.code.co_qualname}: the stored slots do not fit its code")
+    stored = mask.bit_count() - 1
+    numbers = iter(range(stored))
+    places = [next(numbers) if mask >> index & 1 else stored for index in range(count)]
+    arrange: Any = itemgetter(*places) if count > 1 else lambda found: tuple(found[place] for place in places)
+    plan = _WritePlan(
+        stored, count, struct.Struct(f"<{stored}q"), struct.Struct(f"<{_HEAD_WORDS + count}q"), arrange
+    )
+    if len(facts.plans) >= _PLAN_LIMIT:
+        facts.plans.clear()
+    facts.plans[mask] = plan
+    return plan
+
+
 def write(
     target: Any, code: types.CodeType, kind: int, lasti: int, mask: int, contents: list[Any], exception: Any
 ) -> None:
     """Make `target`, fresh from calling its function, stand where another stood. Takes `contents` over.
 
-    The highest bit of `mask` stands past the last slot, and so says how many there are: the top of the stack may
-    be null. Raises ValueError when the slots do not fit the code: nothing is written then.
+    Raises ValueError when the slots do not fit the code: nothing is written then.
     """
     layout = current()
     facts = facts_of(code)
-    count = mask.bit_length() - 1
-    mask ^= 1 << max(count, 0)
-    if mask.bit_count() != len(contents) or not facts.fixed <= count <= facts.room:
+    plan = _write_plan(facts, mask)
+    if plan.stored != len(contents):
         raise ValueError(f"{code.co_qualname}: the stored slots do not fit its code")
     if not 0 <= lasti < facts.length or lasti & 1:
         raise ValueError(f"{code.co_qualname}: the stored position is outside its code")
@@ -254,43 +282,36 @@ def write(
     address = id(target)
     if exception is not None:
         put(address + layout.exception, exception)
-    _exchange(address + _BASE, facts, count, mask, contents, lasti if kind != CREATED else -1, layout)
+    _exchange(address + _BASE, facts, plan, contents, lasti if kind != CREATED else -1, layout)
     if kind != CREATED:
         _int8(address + layout.state).value = layout.delegating if kind == DELEGATING else layout.suspended
 
 
 def _exchange(
-    base: int, facts: Facts, count: int, mask: int, contents: list[Any], lasti: int, layout: Layout
+    base: int, facts: Facts, plan: _WritePlan, contents: list[Any], lasti: int, layout: Layout
 ) -> None:
-    """Put `contents` into the slots of `mask`, null into the others, and set where the code stands.
+    """Put `contents` into their slots, null into the others, and set where the code stands.
 
     A fresh coroutine has its locals in place and no stack: beyond `fixed` is memory nobody has written yet.
     """
     start = base - _HEAD_WORDS * WORD
-    old = _struct(_HEAD_WORDS + facts.fixed).unpack(_read(start, (_HEAD_WORDS + facts.fixed) * WORD))
+    old = facts.fresh.unpack(_read(start, facts.fresh.size))
     head, before = list(old[:_HEAD_WORDS]), old[_HEAD_WORDS:]
     if lasti >= 0:
         head[_HEAD_WORDS - layout.pointer_back // WORD] = facts.start + lasti
     at = _HEAD_WORDS - layout.top_back // WORD
     if layout.tagged:
-        head[at] = base + count * WORD
-        pointers: Any = [_tag(value) for value in contents]
+        head[at] = base + plan.size * WORD
+        pointers: tuple[int, ...] = (*map(_tag, contents), 1)
         before = tuple(0 if word & 1 else word for word in before)  # not counted: nothing to release
         _keep_counted(contents)
-        null = 1
     else:
-        head[at] = head[at] & ~0xFFFFFFFF | count
-        pointers = _struct(len(contents)).unpack(
-            _read(_word(id(contents) + _LIST_ITEMS).value, len(contents) * WORD)
-        )
-        null = 0
-    position = 0
-    slots = [null] * count
-    for first, last in runs(mask):
-        slots[first:last] = pointers[position : position + last - first]
-        position += last - first
+        head[at] = head[at] & ~0xFFFFFFFF | plan.size
+        items = _word(id(contents) + _LIST_ITEMS).value
+        pointers = (*plan.contents.unpack(_read(items, plan.contents.size)), 0)
+    slots = plan.arrange(pointers)
     _word(id(contents) + _LIST_SIZE).value = 0
-    _move(start, _struct(_HEAD_WORDS + count).pack(*head, *slots), (_HEAD_WORDS + count) * WORD)
+    _move(start, plan.frame.pack(*head, *slots), plan.frame.size)
     for word in before:
         if word not in _UNCOUNTED:
             _decref(word)
