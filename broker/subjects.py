@@ -333,6 +333,10 @@ class Subjects:
         """All nudges for a deployment's nodes."""
         return f"{self._root}.lane.{deployment}.>"
 
+    def timer_filter(self, partition: int) -> str:
+        """All armed timers of one partition."""
+        return f"{self._root}.timer.{partition}.>"
+
     def held_filter(self, partition: int) -> str:
         """All held events of one partition, and its fence."""
         return f"{self._root}.held.{partition}.>"

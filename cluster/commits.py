@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from .services import PartitionServices
 
 REFUSED_SECONDS: Final = (0.2, 5.0)
-"""First and longest pause when the broker refuses to store a record (a full disk): nothing is lost, the actor waits."""
+"""First and longest pause when the broker refuses to store a record: nothing is lost, the actor waits."""
+AGAIN_SECONDS: Final = (0.02, 2.0)
+"""First and longest pause before a put is sent again that certainly was not stored. A server with a full disk says at once that it cannot
+do it now, and would be asked a thousand times a second by each actor."""
 
 
 class Overtaken(Exception):
@@ -76,7 +79,7 @@ async def commit(
     data = seal_record(record, services.keyring, namespace=services.subjects.namespace)
     headers = index_headers(record.index)
     key = ActorId(actor)
-    pause = REFUSED_SECONDS[0]
+    pause, again = REFUSED_SECONDS[0], AGAIN_SECONDS[0]
     while True:
         if not services.may_act():
             await services.wait_may_act()
@@ -89,6 +92,8 @@ async def commit(
             services.meter.count("commit_conflicts")
             settled = await _settle(services, actor, record.envelope.commit, expect)
             if settled is None:
+                await asyncio.sleep(again)
+                again = min(2 * again, AGAIN_SECONDS[1])
                 continue
             revision = settled
         except Refused as refusal:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +26,8 @@ from .acks import Acknowledger
 from .actor_host import ActorHost
 from .arrivals import Unparsable, arrival
 from .floors import Floors
+from .late_timers import EVERY_SECONDS as LOOK_AT_TIMERS_SECONDS
+from .late_timers import LateTimers
 from .mailbox import Mailbox
 from .mailroom import HeldRef
 from .moves import Mover
@@ -287,9 +290,14 @@ class Partition:
     async def _tick(self) -> None:
         """About once a second: floors, idle hot actors, mail for nobody that has expired."""
         serving, services = self._serving, self._services
+        timers = LateTimers(services.broker, services.subjects, serving.p)
+        look = services.monotonic() + services.random.uniform(0.0, LOOK_AT_TIMERS_SECONDS)
         while not serving.over:
             await asyncio.sleep(TICK_SECONDS)
             await serving.floors.refresh()
+            if not serving.lane and services.monotonic() >= look:
+                look = services.monotonic() + LOOK_AT_TIMERS_SECONDS
+                await self._look_at_timers(timers)
             evicted = services.hot_cache.evict_idle(services.monotonic())
             if evicted:
                 services.meter.count("evicted", evicted)
@@ -302,6 +310,17 @@ class Partition:
                 del serving.unknown[actor]  # its loop notes the next time, if there is one
                 self._host(actor).wake()
             serving.unknown_events = sum(len(serving.held.of(actor)) for actor in serving.unknown)
+
+    async def _look_at_timers(self, timers: LateTimers) -> None:
+        """Some of the armed timers: what the broker failed to fire is armed again."""
+        services = self._services
+        if not services.may_act():
+            return
+        with suppress(BrokerError):
+            late = await timers.look(services.clock.now())
+            if late:
+                services.meter.count("timers_armed_again", late)
+                services.log.warning("armed %d timers again that were overdue", late)
 
     def _pending(self) -> set[asyncio.Task[None]]:
         """What has to end before the partition can be handed over; each may bring forth another."""

@@ -53,6 +53,10 @@ class Commit(NamedTuple):
     status: str
     sealed: bool
     hold: str
+    lane: str = ""
+    """The lane that the record is on from this commit."""
+    lane_epoch: int = 0
+    """Of the lane's owner, when a lane node made this commit."""
 
 
 class Ended(NamedTuple):

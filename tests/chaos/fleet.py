@@ -23,7 +23,8 @@ from .proxy import Proxy
 NAMESPACE: Final = "chaos"
 HERE: Final = Path(__file__).parent
 VERSIONS: Final = ("one", "two")
-EXPECTED_CODES: Final = frozenset((0, -signal.SIGKILL))
+EXPECTED_CODES: Final = frozenset((0, -signal.SIGKILL, -signal.SIGTERM))
+"""The last: it was told to drain before it had begun."""
 STARTING_SECONDS: Final = 15.0
 """A node that ends so soon, with an error, while the broker is disturbed, is tried again without a word."""
 

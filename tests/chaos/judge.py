@@ -362,7 +362,7 @@ def commits(evidence: Evidence) -> list[str]:
     """See the module."""
     findings: list[str] = []
     former: dict[str, Commit] = {}
-    owners: dict[tuple[int, int], str] = {}
+    owners: dict[tuple[int, str, int], str] = {}
     for commit in evidence.commits:
         actor = commit.actor
         before = former.get(actor)
@@ -371,14 +371,22 @@ def commits(evidence: Evidence) -> list[str]:
             findings.extend(_follows(before, commit))
         elif before is not None and commit.epoch < before.epoch:
             findings.append(f"{actor}: revision {commit.revision} has a lower epoch than {before.revision}")
-        owned = evidence.partition_of.get(actor, -1), commit.epoch
+        owned = evidence.partition_of.get(actor, -1), *_ownership(before, commit)
         owner = owners.setdefault(owned, commit.node)
         if owner != commit.node:
+            what = f"lane {owned[1]} of " if owned[1] else ""
             findings.append(
-                f"{actor}: revision {commit.revision} is by {commit.node} under epoch {commit.epoch} of partition "
+                f"{actor}: revision {commit.revision} is by {commit.node} under epoch {owned[2]} of {what}partition "
                 f"{owned[0]}, which is {owner}'s"
             )
     return findings
+
+
+def _ownership(before: Commit | None, commit: Commit) -> tuple[str, int]:
+    """Under which lane's epoch ("": the partition's own) a commit was made. A lane node's may take the record off its lane."""
+    if not commit.lane_epoch:
+        return "", commit.epoch
+    return before.lane if before is not None else commit.lane, commit.lane_epoch
 
 
 def unverified(evidence: Evidence) -> int:
@@ -406,6 +414,8 @@ def _follows(before: Commit | None, commit: Commit) -> Iterator[str]:
         return
     if commit.epoch < before.epoch:
         yield f"{where} is of a lower epoch than revision {before.revision} ({before.epoch})"
+    if 0 < commit.lane_epoch < before.lane_epoch and commit.lane == before.lane:
+        yield f"{where} is of a lower epoch of lane {commit.lane} than revision {before.revision}"
     if commit.run != before.run:
         yield f"{where} is of another run than revision {before.revision}"
     if commit.transition != before.transition + 1:

@@ -143,7 +143,12 @@ async def _evidence(options: Options, place: Path, sabotage: str) -> tuple[Evide
                 task.cancel()
             await asyncio.gather(watching, driving, return_exceptions=True)
         check = [] if trouble else await _check(world)
-        evidence = await _gather(world, drive, [*trouble, *injector.trouble, *drive.trouble], check)
+        evidence = await _gather(
+            world,
+            drive,
+            [*trouble, *injector.trouble, *drive.trouble, *world.watch.witness.defects[:5]],
+            check,
+        )
         _write_down(place, injector)
         return evidence, injector
 
@@ -212,7 +217,7 @@ async def _settle(options: Options, world: World, drive: Drive, driving: asyncio
             f"clients still wait {options.settle_seconds:.0f} s after the last fault, for the start or the end of "
             f"{waiting[:8] or 'none'}, or for the result of some of {late[:8]}"
         )
-    while loop.time() < deadline and not _all_ended(world, drive):
+    while loop.time() < deadline and not _all_ended(world, drive):  # noqa: ASYNC110 - records tell nobody
         await asyncio.sleep(0.5)
     quiet = loop.time() + min(QUIET_SECONDS, options.settle_seconds)
     while not await _is_quiet(world):

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from sojourn.broker.errors import BrokerError, Refused
+from sojourn.broker.errors import BrokerError, OutcomeUnknown, Refused
 from sojourn.broker.nats import NatsBroker, NatsOptions
 from sojourn.broker.seam import Publish, StreamConfig
 from sojourn.broker.server import EmbeddedServer, ServerFailed
@@ -113,8 +113,8 @@ class Servers:
             for _ in range(2 + self._max_bytes // FILLER_BYTES):
                 try:
                     await broker.publish(Publish("chaos.filler", bytes(FILLER_BYTES)), timeout=10.0)
-                except Refused:
-                    full = True
+                except (Refused, OutcomeUnknown) as error:
+                    full = "resources" in str(error) or "maximum" in str(error)
                     break
             await asyncio.sleep(seconds)
         except BrokerError:

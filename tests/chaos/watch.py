@@ -85,7 +85,7 @@ class Watch:
         self.commits.append(
             Commit(
                 stored.seq, stored.time, actor, index.run, index.transition, envelope.epoch, envelope.commit,
-                envelope.previous, index.node, str(index.status), index.sealed, index.hold,
+                envelope.previous, index.node, str(index.status), index.sealed, index.hold, index.lane, envelope.lane_epoch,
             )
         )  # fmt: skip
         if record.frame:

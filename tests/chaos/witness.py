@@ -44,6 +44,8 @@ class Witness:
         self._expected = 1
         self._broken = asyncio.Event()
         self._heard = 0.0
+        self.defects: list[str] = []
+        """Errors that are no disturbance of the connection: the harness's own."""
         self.restarts = 0
 
     @property
@@ -63,7 +65,7 @@ class Witness:
             name="witness",
             max_reconnect_attempts=-1,
             reconnect_time_wait=0.1,
-            error_cb=_ignore,
+            error_cb=self._error,
             reconnected_cb=self._reconnected,
         )
         try:
@@ -105,6 +107,10 @@ class Witness:
             with suppress(NatsError):
                 await subscription.unsubscribe()
 
+    async def _error(self, error: Exception) -> None:
+        if not isinstance(error, NatsError | OSError | TimeoutError):
+            self.defects.append(f"the witness: {error!r}")
+
     async def _reconnected(self) -> None:
         self._broken.set()  # the consumer is in the memory of a server that may have been another one
 
@@ -120,7 +126,3 @@ class Witness:
         self._last = seq
         self._seen.append(seq)
         self._on_message(Stored(stream, seq, message.subject, message.data, {}, at / 1e9))
-
-
-async def _ignore(error: Exception) -> None:
-    """Disturbed connections are what a run is about."""
