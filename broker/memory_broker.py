@@ -250,10 +250,11 @@ class MemoryBroker:
         on_lost: Callable[[str], None],
         *,
         batch: int = 500,
+        shared: bool = False,
     ) -> Pull:
         """Hand every message of the consumer to `on_message`.
 
-        Raises `Refused` when there is no such consumer.
+        Raises `Refused` when there is no such consumer. `shared` or not, nothing gets lost here but by a fault.
         """
 
         def begin() -> MemoryPull:

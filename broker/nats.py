@@ -293,6 +293,7 @@ class NatsBroker:
         on_lost: Callable[[str], None],
         *,
         batch: int = 500,
+        shared: bool = False,
     ) -> Pull:
         """Hand every message of the consumer to `on_message`; see `nats_pull`.
 
@@ -307,7 +308,7 @@ class NatsBroker:
             on_message,
             on_lost,
             batch=batch,
-            last_seq=answer["delivered"]["consumer_seq"],
+            last_seq=None if shared else answer["delivered"]["consumer_seq"],
             on_over=self._pulls.discard,
             api_prefix=self._api_prefix,
             heartbeat=options.heartbeat,

@@ -15,7 +15,8 @@ Doubt, and so the end of this pull, is:
   `Nats-Last-Consumer` is ahead of what arrived (tried on 2.15.1: both show messages that were sent into a
   dead connection).
 
-The consumer must have one reader: others' messages would look like gaps.
+Others' messages would look like gaps. So where a consumer is shared (the lanes' nudges: `last_seq` None) nobody looks for any, and
+what was sent into a dead connection comes again after `ack_wait`.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class NatsPull:
         on_lost: Callable[[str], None],
         *,
         batch: int,
-        last_seq: int,
+        last_seq: int | None,
         on_over: Callable[[NatsPull], None],
         api_prefix: str = "$JS.API",
         heartbeat: float = HEARTBEAT_SECONDS,
@@ -153,10 +154,11 @@ class NatsPull:
 
     def _deliver(self, message: Msg) -> None:
         stream, deliveries, seq, consumer_seq, time = parse_delivery(message.reply)
-        if consumer_seq != self._last_seq + 1:
-            self.lose(f"gap: expected consumer sequence {self._last_seq + 1}, received {consumer_seq}")
-            return
-        self._last_seq = consumer_seq
+        if self._last_seq is not None:
+            if consumer_seq != self._last_seq + 1:
+                self.lose(f"gap: expected consumer sequence {self._last_seq + 1}, received {consumer_seq}")
+                return
+            self._last_seq = consumer_seq
         self._outstanding -= 1
         stored = Stored(stream, seq, message.subject, message.data, message.headers or {}, time / 1e9)
         try:
@@ -169,7 +171,7 @@ class NatsPull:
         text = headers.get("Description", "")
         if status == "100":
             last = headers.get("Nats-Last-Consumer")
-            if last is not None and int(last) > self._last_seq:
+            if last is not None and self._last_seq is not None and int(last) > self._last_seq:
                 self.lose(f"gap: the broker sent up to consumer sequence {last}, received {self._last_seq}")
         elif status == "408" or (status == "409" and text.strip() in _REQUEST_OVER):
             self._outstanding = max(0, self._outstanding - int(headers.get("Nats-Pending-Messages", "0")))

@@ -258,13 +258,15 @@ class Broker(Protocol):
         on_lost: Callable[[str], None],
         *,
         batch: int = 500,
+        shared: bool = False,
     ) -> Pull:
         """Hand every message of the consumer to `on_message` (sync, on the loop), asking for more as they
         come.
 
         `on_lost(reason)` is called once, and the pull is over, when order or completeness is in doubt: the
         consumer is gone, a heartbeat was missed twice, the connection was cut, or a gap showed in the
-        consumer sequence. The owner then attaches anew.
+        consumer sequence. The owner then attaches anew. `shared`: the consumer has other readers, whose
+        messages are no gap; what gets lost on the way comes again after the consumer's `ack_wait`.
         """
 
     async def ack(self, delivery: Delivery, *, timeout: float = 2.0) -> bool:

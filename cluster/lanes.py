@@ -144,7 +144,7 @@ class Lanes:
         )
         await services.broker.create_consumer(services.subjects.wake_stream, config)
         self._pull = await services.broker.pull(
-            services.subjects.wake_stream, name, self._on_nudge, self._on_pull_lost
+            services.subjects.wake_stream, name, self._on_nudge, self._on_pull_lost, shared=True
         )
 
     def _on_pull_lost(self, reason: str) -> None:

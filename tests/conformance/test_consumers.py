@@ -74,6 +74,21 @@ async def test_acknowledging_twice_is_fine(
     assert await broker.ack(delivery)
 
 
+async def test_readers_of_a_shared_consumer_miss_nothing_and_take_no_others_message_for_a_gap(
+    broker: Broker, queue: str, collector: Collector
+) -> None:
+    # Two readers: each sees every other sequence number or so. (The twin gives all to one, which is a share too.)
+    await broker.create_consumer(queue, ConsumerConfig("k", (f"{queue}.>",)))
+    for _ in range(2):
+        await broker.pull(queue, "k", collector.on_message, collector.on_lost, batch=10, shared=True)
+    await fill(broker, f"{queue}.a", 200)
+
+    await collector.count(200)
+
+    assert sorted(d.message.seq for d in collector.deliveries) == list(range(1, 201))
+    assert not collector.lost
+
+
 async def test_a_new_consumer_brings_everything_unacknowledged_in_order(
     broker: Broker, queue: str, collector: Collector, consume: Consume
 ) -> None:

@@ -120,12 +120,13 @@ class Echo:
         on_lost: Callable[[str], None],
         *,
         batch: int = 500,
+        shared: bool = False,
     ) -> Pull:
         def remember(delivery: Delivery) -> None:
             self.deliveries.append(lambda: on_message(delivery))
             on_message(delivery)
 
-        return await self._broker.pull(stream, consumer, remember, on_lost, batch=batch)
+        return await self._broker.pull(stream, consumer, remember, on_lost, batch=batch, shared=shared)
 
 
 async def test_a_message_that_is_gone_is_no_event_when_it_comes_out_of_a_buffer(
