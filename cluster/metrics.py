@@ -48,6 +48,7 @@ METRICS: Final[Mapping[str, Declared]] = {
     "pin_refused": Declared(
         "counter", "Frames not resumed here because this code lacks their pin", ("workflow",)
     ),
+    "timers_armed_again": Declared("counter", "Timers that were overdue: the broker had not fired them"),
     "evicted": Declared("counter", "Hot actors parked to keep the cache in its bounds"),
     # lanes
     "lanes_begun": Declared("counter", "Actors put on a lane, for lack of their code here", ("lane",)),

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
+from sojourn.actors.registry import Registry
 from sojourn.broker import timers
 from sojourn.broker.errors import OutcomeUnknown
 from sojourn.broker.nats import NatsBroker, NatsOptions
@@ -16,7 +17,11 @@ from sojourn.broker.subjects import Subjects, Token, actor_id
 from sojourn.broker.topology import MIB, Limits, Topology, apply
 from sojourn.cluster.late_timers import LateTimers
 
+from .conftest import MakeOwner
+
 pytestmark = pytest.mark.integration
+
+REGISTRY = Registry()
 
 SMALL = Limits(mail_bytes=8 * MIB, held_bytes=8 * MIB, dead_bytes=2 * MIB)
 ACTOR, RUN = actor_id("sleeper"), Token("run")
@@ -85,3 +90,14 @@ async def test_a_page_that_is_old_revives_no_timer_that_has_fired(small: tuple[N
     late = LateTimers(broker, subjects, 0)
     assert not await late._arm_again(old, time.time())
     assert await broker.read_last(subjects.wake_stream, subjects.timer(ACTOR, RUN, 1)) is None
+
+
+class TwoWereLate(LateTimers):
+    async def look(self, now: float) -> int:
+        return 2
+
+
+async def test_an_owner_counts_the_timers_that_it_armed_again(owners: MakeOwner) -> None:
+    owner = await owners()
+    await owner.partition._look_at_timers(TwoWereLate(owner.broker, owner.subjects, 0))
+    assert owner.services.meter.value("timers_armed_again") == 2  # type: ignore[attr-defined]  # a Metrics here
