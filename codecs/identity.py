@@ -24,9 +24,6 @@ name. Where an object is bound to another name than its own (`handler = lambda: 
 
 from __future__ import annotations
 
-import dis
-import functools
-import hashlib
 import importlib
 import sys
 import types
@@ -34,101 +31,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .code_hash import identity as identity
 from .slots import slot_names
+from .unwrapping import attribute as attribute
+from .unwrapping import nested_code as nested_code
+from .unwrapping import plain_function as plain_function
+from .unwrapping import unwrapped
 
-_HAS_CONST = frozenset(dis.hasconst)
-_EXTENDED_ARG = dis.opmap["EXTENDED_ARG"]
-_LOAD_CONST = dis.opmap["LOAD_CONST"]
-_STORE_NAME = dis.opmap["STORE_NAME"]
-_DOC_NAMES = frozenset(("__doc__", "__firstlineno__", "__static_attributes__"))
 _CACHE_LIMIT = 20_000
 
-_identities: dict[int, tuple[types.CodeType, str]] = {}
 _moved: dict[str, str] = {}
-
-
-def identity(code: types.CodeType) -> str:
-    """The identity hash of a code object:
-
-    16 hexadecimal digits, the same across patch releases of a Python minor. Cached.
-    """
-    known = _identities.get(id(code))
-    if known is not None and known[0] is code:
-        return known[1]
-    digest = hashlib.blake2b(digest_size=8, person=b"sj-code")
-    digest.update(b"%d.%d" % sys.version_info[:2])
-    _feed_code(digest.update, code)
-    if len(_identities) >= _CACHE_LIMIT:
-        _identities.clear()
-    _identities[id(code)] = (code, digest.hexdigest())
-    return digest.hexdigest()
-
-
-def _feed_code(feed: Callable[[bytes], None], code: types.CodeType) -> None:
-    counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags & ~_DOC_FLAG)
-    names = (code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars)
-    feed(b"(%d %d %d %d" % counts)
-    feed(repr(names).encode())
-    feed(code.co_exceptiontable)
-    raw = code.co_code
-    arg = 0
-    for at in range(0, len(raw), 2):
-        op = raw[at]
-        arg = arg << 8 | raw[at + 1]
-        if op == _EXTENDED_ARG:
-            continue
-        if op in _HAS_CONST:
-            feed(b"@%d:%d=" % (at, op))
-            if not _is_documentation(code, raw, at):
-                _feed_constant(feed, code.co_consts[arg])
-        else:
-            feed(b"@%d:%d,%d" % (at, op, arg))
-        arg = 0
-    feed(b")")
-
-
-_DOC_FLAG = 0x4000000  # CO_HAS_DOCSTRING, from 3.13
-
-
-def _is_documentation(code: types.CodeType, raw: bytes, at: int) -> bool:
-    """Whether the constant loaded at `at` is stored as the docstring, first line or attribute list of a class
-    body.
-    """
-    return (
-        raw[at] == _LOAD_CONST
-        and at + 3 < len(raw)
-        and raw[at + 2] == _STORE_NAME
-        and code.co_names[raw[at + 3]] in _DOC_NAMES
-    )
-
-
-def _feed_constant(feed: Callable[[bytes], None], value: Any) -> None:
-    kind = type(value)
-    if kind is types.CodeType:
-        feed(b"code " + value.co_name.encode())
-        _feed_code(feed, value)
-    elif kind is tuple:
-        feed(b"tuple%d[" % len(value))
-        for item in value:
-            _feed_constant(feed, item)
-        feed(b"]")
-    elif kind is frozenset:
-        feed(b"set%d[" % len(value))
-        for part in sorted(_constant_bytes(item) for item in value):
-            feed(part)
-        feed(b"]")
-    elif kind is slice:
-        feed(b"slice")
-        _feed_constant(feed, (value.start, value.stop, value.step))
-    else:
-        text = repr(value).encode("utf-8", "surrogatepass")
-        feed(b"%s%d:" % (kind.__name__.encode(), len(text)) + text)
-
-
-def _constant_bytes(value: Any) -> bytes:
-    parts: list[bytes] = []
-    _feed_constant(parts.append, value)
-    return b"".join(parts)
 
 
 @dataclass(slots=True, eq=False)
@@ -290,119 +202,21 @@ def _bindings(
                 yield path, function
 
 
-def attribute(module: types.ModuleType, path: str) -> Any:
-    """The object at a dotted path, raw (a `staticmethod` or `property` is not bound), or None."""
-    found: Any = module
-    for part in path.split("."):
-        owner = found
-        found = None
-        if isinstance(owner, types.ModuleType):
-            found = vars(owner).get(part)
-            continue
-        while owner is not None and not isinstance(owner, type) and hasattr(owner, "__wrapped__"):
-            owner = owner.__wrapped__
-        mangled = (
-            f"_{owner.__name__.lstrip('_')}{part}"
-            if part.startswith("__") and isinstance(owner, type)
-            else part
-        )
-        for base in getattr(owner, "__mro__", ()):
-            if part in vars(base) or mangled in vars(base):
-                found = vars(base).get(part, vars(base).get(mangled))
-                break
-        if found is None:
-            return None
-    return found
-
-
 def _function_with(found: Any, code: types.CodeType, where: str) -> types.FunctionType | None:
     """The function behind `found` that has `code` as its own or nested inside, or None."""
-    for function in _unwrapped(found):
+    for function in unwrapped(found):
         if function.__code__ is code:
             return function
-    for function in _unwrapped(found):
+    for function in unwrapped(found):
         if any(each is code for each in nested_code(function.__code__)):
             return function
     wanted = identity(code)
-    for function in _unwrapped(found):
+    for function in unwrapped(found):
         if any(
             each.co_qualname == where and identity(each) == wanted for each in nested_code(function.__code__)
         ):
             return function
     return None
-
-
-def _unwrapped(found: Any) -> Iterator[types.FunctionType]:
-    """Every plain function that `found` wraps, itself first; at most 64 objects are looked at."""
-    queue, seen = [found], set[int]()
-    while queue and len(seen) < 64:
-        each = queue.pop(0)
-        if each is None or id(each) in seen:
-            continue
-        seen.add(id(each))
-        if type(each) is types.FunctionType:
-            yield each
-            inner = each.__dict__.get("__wrapped__")
-            queue.append(inner)
-            # A decorator that forgot functools.wraps keeps the function in its closure.
-            for cell in each.__closure__ or ():
-                content = _content(cell)
-                if type(content) in _WRAPPERS or (
-                    content is not None and "__wrapped__" in getattr(content, "__dict__", ())
-                ):
-                    queue.append(content)
-        elif isinstance(each, (staticmethod, classmethod, types.MethodType)):
-            queue.append(each.__func__)
-        elif isinstance(each, property):
-            queue += [each.fget, each.fset, each.fdel]
-        elif isinstance(each, (functools.partial, functools.partialmethod, functools.cached_property)):
-            queue.append(each.func)
-        elif isinstance(each, functools.singledispatchmethod):
-            queue += [each.func, *each.dispatcher.registry.values()]
-        elif not isinstance(each, (type, types.ModuleType)):
-            queue.append(_quiet_attribute(each, "__wrapped__"))
-
-
-_WRAPPERS = (
-    types.FunctionType, types.MethodType, staticmethod, classmethod, property, functools.partial,
-    functools.partialmethod
-)  # fmt: skip
-
-
-def _content(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None
-
-
-def _quiet_attribute(owner: Any, name: str) -> Any:
-    try:
-        return getattr(owner, name, None)
-    except Exception:  # a user's __getattr__ may raise anything; it then wraps nothing we can see
-        return None
-
-
-def plain_function(found: Any) -> types.FunctionType:
-    """The innermost plain function that `found` (a workflow, a step, a partial, a method) wraps.
-
-    TypeError when there is none.
-    """
-    functions = list(_unwrapped(found))
-    if not functions:
-        raise TypeError(f"expected a function, got {type(found).__qualname__}")
-    for function in functions:
-        if "__wrapped__" not in function.__dict__:
-            return function
-    return functions[-1]
-
-
-def nested_code(code: types.CodeType) -> Iterator[types.CodeType]:
-    """`code` and all code in its constants, at any depth."""
-    yield code
-    for constant in code.co_consts:
-        if type(constant) is types.CodeType:
-            yield from nested_code(constant)
 
 
 def resolve(reference: str) -> Code:
@@ -432,7 +246,7 @@ def _look_up(reference: str) -> tuple[Code, types.ModuleType, str]:
     where = where if equals else access
     access = access.partition(".<locals>")[0]
     present = None
-    for function in _unwrapped(attribute(module, access)):
+    for function in unwrapped(attribute(module, access)):
         for equal in nested_code(function.__code__):
             if equal.co_qualname == where:
                 present = identity(equal)  # for the message: one that is there
