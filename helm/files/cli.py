@@ -6,9 +6,16 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 UNKNOWN = 4
+AGAIN = 75
+"""Exit code of a job's script that may be tried again (EX_TEMPFAIL); 1 is a verdict."""
+
+
+class Verdict(Exception):
+    """The job's answer is no; trying again would not change it."""
 
 
 class Failed(Exception):
@@ -47,10 +54,13 @@ def pairs(text: str) -> dict[str, int]:
     return {label: int(number) for label, _, number in (one.partition("=") for one in text.split(",") if one)}
 
 
-def end(main: Any) -> None:
+def end(main: Callable[[], int]) -> None:
     """Run `main` and end the process with its code; an expected failure is one line, not a traceback."""
     try:
         sys.exit(main())
-    except (Failed, OSError) as error:
-        tell(f"failed: {error}")
+    except Verdict as verdict:
+        tell(f"failed: {verdict}")
         sys.exit(1)
+    except (Failed, OSError) as error:
+        tell(f"failed for now: {error}")
+        sys.exit(AGAIN)

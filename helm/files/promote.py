@@ -24,7 +24,7 @@ def main() -> int:
 
 
 def wait_for_nodes(wanted: dict[str, int], seconds: float) -> None:
-    """Until each version has so many nodes that are ready. Raises `TimeoutError`."""
+    """Until each version has so many nodes that are ready. Raises `cli.Verdict`."""
     deadline, told = time.monotonic() + seconds, ""
     while True:
         try:
@@ -42,9 +42,7 @@ def wait_for_nodes(wanted: dict[str, int], seconds: float) -> None:
         if all(ready.get(label, 0) >= count for label, count in wanted.items()):
             return
         if time.monotonic() > deadline:
-            raise TimeoutError(
-                f"not all nodes served within {seconds:g} s ({words}); `current` was not moved"
-            )
+            raise cli.Verdict(f"not all nodes served within {seconds:g} s ({words}); `current` was not moved")
         time.sleep(LOOK_SECONDS)
 
 

@@ -88,7 +88,7 @@ def helm(
         [tool("helm"), *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=180,
         env={**own, **(env or {})},
         check=False,
     )
