@@ -48,7 +48,7 @@ def decide(
         return _ended(record, event)
     hold = record.envelope.hold
     if hold is not None and event.kind not in HOLD_ACCEPTS[hold.kind]:
-        return _start_again(record, event) if event.kind == "start" else _WAIT
+        return _while_held(record, event, hold)
     return _LIVE[event.kind](record, event)
 
 
@@ -256,6 +256,29 @@ def _refused(record: Record, event: Event) -> Decision:
 
 def _joined(envelope: Envelope, child: Child) -> bool:
     return any(wait.kind == "join" and wait.name == child.id for wait in envelope.waits)
+
+
+def _while_held(record: Record, event: Event, hold: Hold) -> Decision:
+    """What a hold does not accept waits until it is over, except what speaks of holds itself: answered now, for whoever
+    asked cannot tell a wait from an actor that nobody owns, and a repeated `pause` must not come into force after its `resume`.
+    """
+    match event.kind:
+        case "start":
+            return _start_again(record, event)
+        case "pause" if hold.kind == "paused":
+            return _no_effect("paused before", _reply(event, record))
+        case "pause" | "resume" | "release":
+            message = f"{event.actor} is {_HOLDS[hold.kind]}"
+            return _no_effect("held otherwise", _reply(event, record, error="held", message=message))
+        case _:
+            return _WAIT
+
+
+_HOLDS = {
+    "paused": "paused, not quarantined: `resume` lets it go on",
+    "quarantined": "quarantined, not paused: its code does not run until `release`",
+    "pin": "held because no living node has its code: it goes on when one does",
+}
 
 
 def _pause(record: Record, event: Event) -> Decision:

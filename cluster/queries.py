@@ -73,6 +73,11 @@ class Queries:
             return await self._about(question)
         except BrokerError as error:
             return Answer(answers.NOT_OWNED, f"the broker did not answer: {error}")
+        except Exception as error:
+            # Whoever asks gets an answer, and the log the place; the subscription's own handler would tell neither.
+            services = self._serving.services
+            services.log.exception("%s: a question could not be answered", question.actor)
+            return Answer(answers.NOT_OWNED, f"a defect in Sojourn: {type(error).__name__}: {error}")
 
     async def _about(self, question: Question) -> Answer:
         services = self._serving.services

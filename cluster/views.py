@@ -73,7 +73,7 @@ def details(
 def _running(services: PartitionServices, record: Record, call: PendingCall) -> Running:
     key = operation_key(record.index.actor, record.index.run, call.op)
     attempt = services.step_runner.attempt(key) if call.runner == services.runner else None
-    options: Any = orjson.loads(call.options)
+    options: Any = orjson.loads(bytes(call.options))
     step = services.registry.steps.get(call.step)
     return Running(
         step=call.step,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -75,6 +76,20 @@ async def breaks(how: str) -> None:
     if how == "builtin":
         raise ValueError("bad value")
     raise Broken("odd")
+
+
+gate = threading.Event()
+
+
+@step(registry=REGISTRY, retry=5)
+def dwells() -> int:
+    gate.wait(20)
+    return 1
+
+
+@workflow(registry=REGISTRY)
+async def slow() -> int:
+    return await dwells()
 
 
 @workflow(registry=REGISTRY)
@@ -427,9 +442,24 @@ async def test_pausing_holds_it_until_it_is_resumed(owners: MakeOwner, client: C
     await handle.pause(reason="audit")
     assert "is paused" in (await handle.describe()).sentence
     assert [index.actor async for index in client.list(status="paused")] == [name]
+    await handle.pause(timeout=20)  # again: nothing is left behind that would pause it after its resume
+    with pytest.raises(Refused, match="paused, not quarantined"):
+        await handle.release(timeout=20)
     await handle.signal(notes, "x")
     await handle.resume()
     assert (await handle.result(timeout=20)).note == "x"
+
+
+async def test_a_quarantined_actor_is_not_paused_or_resumed(
+    owners: MakeOwner, client: Client, name: str
+) -> None:
+    await owners()
+    handle = await client.start(defect(), id=name)
+    with pytest.raises(WorkflowQuarantined):
+        await handle.result(timeout=20)
+    for ask in (handle.pause, handle.resume):
+        with pytest.raises(Refused, match="quarantined, not paused"):
+            await ask(timeout=20)
 
 
 async def test_an_actor_that_never_was_is_told_apart(owners: MakeOwner, client: Client, name: str) -> None:
@@ -465,6 +495,21 @@ async def test_describe_and_state_tell_what_it_waits_for_and_published(
     document = description.document()
     assert (document["answered"], document["index"]["actor"]) == (True, name)
     assert await handle.state() == {"item": "tea"}
+
+
+async def test_describe_tells_of_the_step_that_runs(owners: MakeOwner, client: Client, name: str) -> None:
+    await owners()
+    gate.clear()
+    handle = await client.start(slow(), id=name)
+    await waiting(client, name, "step dwells")
+    try:
+        details = (await handle.describe()).details
+        assert details is not None
+        (running,) = details.running
+        assert (running.step, running.attempt, running.attempts) == ("dwells", 1, 5)
+    finally:
+        gate.set()
+    assert await handle.result(timeout=20) == 1
 
 
 async def test_without_a_node_describe_tells_what_the_index_says(
