@@ -20,7 +20,7 @@ IMAGE_TAG ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 IMAGE_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench chart image types lock clean
+.PHONY: help demo test lint format bench chart image types chaos lock clean
 
 help: ## What can be made
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile
@@ -30,6 +30,9 @@ demo: $(VENV)/.ready ## 200 workflows on three nodes: one is killed, one drains
 
 test: $(VENV)/.ready ## The whole test suite
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+
+chaos: $(VENV)/.ready ## Ten minutes of faults on real processes, judged afterwards
+	@$(BIN)/python -m tests.chaos $(CHAOS)
 
 lint: $(VENV)/.ready-lint types ## ruff, mypy --strict, pyright on the public types
 	$(BIN)/ruff check .

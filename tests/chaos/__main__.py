@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import secrets
+import signal
 import sys
 from pathlib import Path
 
@@ -45,5 +46,15 @@ def _options() -> Options:
     )
 
 
+async def _main(options: Options) -> int:
+    """A run that SIGTERM ends in order: frozen processes are continued, all are ended."""
+    task = asyncio.ensure_future(run(options))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        return 128 + signal.SIGTERM
+
+
 if __name__ == "__main__":
-    sys.exit(asyncio.run(run(_options())))
+    sys.exit(asyncio.run(_main(_options())))

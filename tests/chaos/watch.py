@@ -7,6 +7,7 @@ up. Records are opened with the run's key and their frames are left alone.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -28,6 +29,8 @@ from .witness import Witness
 HISTORY: Final = 16
 """Revisions that the bucket keeps of each record."""
 LOOK_SECONDS: Final = 1.0
+_AS_SENT: Final = re.compile(r"sj\.[^.]+\.(mail|send|ctl|done)\.([^.]+)\.([^.]+)")
+"""The subject of a message before the server's transformation, as dead letters of held events have it."""
 
 
 class Watch:
@@ -149,6 +152,10 @@ class Watch:
                     letters.append((str(actor), str(channel), letter.reason, letter.payload))
                 case Ctl(_, actor, verb):
                     letters.append((str(actor), f"control {verb}", letter.reason, letter.payload))
+                case _ if (plain := _AS_SENT.fullmatch(letter.subject)) is not None:
+                    kind, actor_, name = plain.groups()
+                    what = name if kind in ("mail", "send") else f"control {name}"
+                    letters.append((actor_, what, letter.reason, letter.payload))
                 case _:
                     letters.append(("", letter.subject, letter.reason, letter.payload))
         return letters
