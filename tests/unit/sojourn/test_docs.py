@@ -51,9 +51,11 @@ def test_a_python_example_runs_as_a_module(
     if not block.name:
         compile(block.text, block.label, "exec")
         return
-    from sojourn.actors import registry
+    from sojourn.actors.registry import Registry
 
-    monkeypatch.setattr(registry, "default_registry", registry.Registry())
+    fresh = Registry()  # two pages may have a workflow of one name
+    for name in ("registry", "step", "workflow", "lifespan"):
+        monkeypatch.setattr(sys.modules[f"sojourn.actors.{name}"], "default_registry", fresh)
     name = "example_" + re.sub(r"\W", "_", block.label)
     path = tmp_path / f"{name}.py"
     path.write_text(block.text)
