@@ -43,6 +43,8 @@ AGAIN_SECONDS: Final = (0.1, 5.0)
 """First and longest pause after something failed that may work later: a read without answer, a full stream."""
 REFUSALS: Final = 64
 """Dead letters and answers of one actor on the wire at a time."""
+RELEASE_OVER: Final = 64
+"""Consumed events beyond which those of a clean record are acknowledged before the next is consumed."""
 DEFECTS: Final = 3
 """Failures of Sojourn's own code in a row after which an actor is quarantined: it must not take its partition along (I6)."""
 
@@ -230,7 +232,7 @@ class ActorHost:
     async def _advance(self) -> bool:
         """Do one thing. False: there is nothing to do until something happens."""
         turner, serving = self._turner, self._serving
-        hot = await turner.loaded()
+        hot = turner.hot or await turner.loaded()
         if turner.unreadable:
             return self._move([item for item in self.mailbox if item.phase is Phase.WAITING], at_once=True)
         if self._in_doubt:
@@ -244,11 +246,13 @@ class ActorHost:
             return await self._advance_away(hot)
         self._away = None
         serving.away.pop(self.actor, None)
-        if not serving.releasing and await turner.first_things(hot):
+        if turner.is_cold and not serving.releasing and await turner.first_things(hot):
             return True
         if hot.record is None:
             self._remember_unknown()
-        if await self.mailbox.fetch_held(hot.record, serving.services.clock.now()):
+        if serving.held.of(self.actor) and await self.mailbox.fetch_held(
+            hot.record, serving.services.clock.now()
+        ):
             return True
         decided = self._decide(hot)
         consume = decided.first
@@ -256,10 +260,11 @@ class ActorHost:
             return await self._consume(hot, *consume)
         if await self._flush(hot):
             return True
+        self._release_some(hot)
         if self._results:
             if await turner.local(hot, self._results[0][1]):
                 self._results.popleft()
-            return True
+            return not self._waits_for_its_step(hot)
         if await turner.go_on(hot):
             return True
         if consume is not None and not serving.releasing:
@@ -275,6 +280,24 @@ class ActorHost:
             return False
         held = hot.record is not None and hot.record.envelope.hold is not None
         return self._move(decided.waiting + (decided.consumed if held else []), at_once=held)
+
+    def _waits_for_its_step(self, hot: Hot) -> bool:
+        """After a commit: whether only the end of a step that runs can be next. Looking at everything once more
+        would find that too, at half the price of the commit. Whatever happens meanwhile wakes the loop.
+        """
+        record, serving = hot.record, self._serving
+        if record is None or self._results or self._turner.is_cold or serving.releasing:
+            return False
+        envelope = record.envelope
+        return (
+            bool(envelope.calls)
+            and record.index.lane == serving.lane
+            and not (envelope.outbox or envelope.results or envelope.hold)
+            and all(wait.kind == "call" for wait in envelope.waits)
+            and all(call.retry_timer is None for call in envelope.calls)
+            and not serving.held.of(self.actor)
+            and self.mailbox.holds_only(envelope.consumed)
+        )
 
     # ---- lanes
 
@@ -322,10 +345,22 @@ class ActorHost:
 
     # ---- events
 
+    def _release_some(self, hot: Hot) -> None:
+        """Acknowledge meanwhile what a backlog of mail has left behind: it would fill the consumed set else."""
+        record = hot.record
+        if (
+            record is not None
+            and len(record.envelope.consumed) >= RELEASE_OVER
+            and self._turner.is_clean(hot)
+        ):
+            self.mailbox.release_consumed(record.envelope.consumed)
+
     def _decide(self, hot: Hot) -> _Decided:
         """The verdict on every event, in order."""
-        engine, now = self._serving.services.engine, self._serving.services.clock.now()
         decided = _Decided()
+        if not len(self.mailbox):
+            return decided
+        engine, now = self._serving.services.engine, self._serving.services.clock.now()
         for event in engine.order(self.mailbox.events()):
             item = self.mailbox.get(event.origin)
             decision = engine.decide(hot.record, event)

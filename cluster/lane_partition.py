@@ -10,17 +10,14 @@ it, and commits are compare-and-swap. So it is three steps: swap `lane.<deployme
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from sojourn.broker.subjects import ActorId
-
 from .attach import Attached, Attacher
-from .mailroom import HeldRef
 from .partition import Partition
 
 if TYPE_CHECKING:
-    from sojourn.broker.held import HeldEvent
+    from sojourn.broker.subjects import ActorId
 
     from .services import PartitionServices
 
@@ -44,14 +41,9 @@ class LanePartition(Partition):
 
         From then on it needs no nudge: should this node die, whoever attaches the lane lists HELD. Raises `BrokerError`.
         """
-        serving = self._serving
-        known = max((ref.seq for _, ref in serving.held.of(actor)), default=0)
-        found: Sequence[HeldEvent] = await serving.services.held.of_actor(actor, after=known)
-        if serving.over:
-            return
-        for event in found:
-            serving.held.add(actor, event.origin, HeldRef(event.seq, event.kind, event.name, event.time))
-        self._host(actor).nudged(news=bool(found))
+        news = await self._serving.list_held(actor)
+        if not self._serving.over:
+            self._host(actor).nudged(news=news)
 
 
 class LaneAttacher(Attacher):

@@ -47,6 +47,8 @@ class Mailbox:
         self._actor = actor
         self._emptied = emptied
         self._items: dict[Origin, Item] = {}
+        self._deleting: set[int] = set()
+        """Held copies whose deletion is under way."""
 
     def __repr__(self) -> str:
         held = len(self._serving.held.of(self._actor))
@@ -77,6 +79,10 @@ class Mailbox:
     def get(self, origin: Origin) -> Item:
         """The item of a loaded event."""
         return self._items[origin]
+
+    def holds_only(self, consumed: Container[Origin]) -> bool:
+        """Whether every event in memory is among these."""
+        return all(origin in consumed for origin in self._items)
 
     def events(self) -> list[Event]:
         """Events to be decided on. While a move is unsettled no mail is among them (4.2)."""
@@ -173,7 +179,12 @@ class Mailbox:
         self._serving.acks.acknowledge(delivery, confirmed)
 
     def _delete_held(self, origin: Origin, seq: int) -> None:
+        if seq in self._deleting:
+            return
+        self._deleting.add(seq)
+
         def confirmed() -> None:
+            self._deleting.discard(seq)
             self._serving.held.remove(self._actor, origin)
             self._remove(origin)
 
@@ -264,6 +275,7 @@ class Mailbox:
 
     def clear(self) -> None:
         """A new attach brings everything again: forget it all."""
+        self._deleting.clear()  # given up with the acknowledgements
         for origin in tuple(self._items):
             self._remove(origin)
 

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from sojourn.broker.subjects import ActorId
+
 from .acks import Acknowledger
 from .floors import Floors
-from .mailroom import HeldIndex
+from .mailroom import HeldIndex, HeldRef
 from .slow_code import SlowCode
 
 if TYPE_CHECKING:
@@ -64,6 +66,18 @@ class Serving:
     """In which the loops of its actors run."""
     releasing: bool = False
     over: bool = False
+
+    async def list_held(self, actor: str) -> bool:
+        """On a lane: note the actor's events that were moved to HELD since the last look; whether there were any. Raises
+        `BrokerError`.
+        """
+        known = max((ref.seq for _, ref in self.held.of(actor)), default=0)
+        found = await self.services.held.of_actor(ActorId(actor), after=known)
+        if self.over:
+            return False
+        for event in found:
+            self.held.add(actor, event.origin, HeldRef(event.seq, event.kind, event.name, event.time))
+        return bool(found)
 
     @property
     def group(self) -> int:

@@ -6,6 +6,7 @@ the leader when something is to be decided without a commit.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -26,7 +27,6 @@ from sojourn.actors.events import (
     Turn,
     Verdict,
 )
-from sojourn.broker.subjects import ActorId
 from sojourn.codecs.errors import PinNotSatisfied
 from sojourn.codecs.record import Origin, Record
 
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 ALONE_AT: Final = 3
 """Counted attempts after which an actor runs user code alone (I7)."""
+PRUNED_AT_ONCE: Final = 64
+"""On a lane, how many origins a consumed set gains between two looks at their copies."""
 MANY_CONSUMED: Final = 256
 """Origins in a consumed set at which the sources are read before the next commit (4.4)."""
 
@@ -78,11 +80,22 @@ class Turner:
         """A pending call is run by a node that may live."""
         self._gone: frozenset[Origin] = frozenset()
         """On a lane: consumed origins of which no copy was found anywhere."""
+        self._prune_at = PRUNED_AT_ONCE
         self._pace = Pace(serving.services.limits.transitions_per_second)
         self.unreadable = False
         """A record is stored that cannot be opened here."""
 
     # ---- the record
+
+    @property
+    def hot(self) -> Hot | None:
+        """What `loaded` gave, while the loop does not rest."""
+        return self._hot
+
+    @property
+    def is_cold(self) -> bool:
+        """Whether `first_things` are to be done."""
+        return self._cold
 
     async def loaded(self) -> Hot:
         """What is known of the actor, from the cache or from the leader. Raises `BrokerError`, `HigherEpoch`."""
@@ -458,7 +471,10 @@ class Turner:
         pause = self._pace.pause(services.monotonic())
         if pause > 0:
             await self._pace.wait(pause)
-        if hot.record is not None and len(hot.record.envelope.consumed) >= MANY_CONSUMED:
+        if hot.record is not None and self._serving.lane:
+            if len(hot.record.envelope.consumed) >= self._prune_at:
+                await self._prune_on_lane(hot.record)
+        elif hot.record is not None and len(hot.record.envelope.consumed) >= MANY_CONSUMED:
             await self._prune(hot.record)
         live = hot.live if isinstance(hot.live, Branches) else None
         # Until the commit is done the live coroutines are ahead of the record: nobody may find them in the cache.
@@ -504,7 +520,9 @@ class Turner:
         self._committed, self._flushed = record.envelope.commit, not record.envelope.outbox
         self._mailbox.drop_gone(gone)
         serving.unknown.pop(self._actor, None)
-        if record.envelope.hold is None or ended:
+        if record.index.hold == "pin" and not serving.lane:
+            serving.pinned.add(self._actor)
+        else:
             serving.pinned.discard(self._actor)
         services.marks.committed(serving.p, self._actor, revision, record.index.transition)
         services.meter.count("commits", workflow=record.index.workflow)
@@ -604,18 +622,30 @@ class Turner:
 
     async def _prune(self, record: Record) -> None:
         """The consumed set is large: find out what is gone, one by one where the floors do not tell."""
-        floors, lane = self._serving.floors, self._serving.lane
-        for stream in ("mail", "ctl", "wake") if lane else ():
-            floors.touch(stream)  # acknowledgements happen elsewhere
+        floors = self._serving.floors
         await floors.refresh()
         for origin in sorted(record.envelope.consumed):
             if not self._mailbox.has(origin) and not floors.is_gone(origin):
                 await floors.stored(origin)
-        if lane:
-            # The owner may have moved an event once more, so the copies are looked at after the sources.
-            gone = frozenset(origin for origin in record.envelope.consumed if floors.is_gone(origin))
-            copies = await self._serving.services.held.of_actor(ActorId(self._actor))
-            self._gone = gone - {copy.origin for copy in copies}
+
+    async def _prune_on_lane(self, record: Record) -> None:
+        """The same on a lane, where acknowledgements happen elsewhere, and so do moves.
+
+        The owner may move an event once more as long as its source is stored, so the copies are looked at after the sources.
+        """
+        serving, consumed = self._serving, record.envelope.consumed
+        floors = serving.floors
+        await floors.storage_went_back(consumed)  # notes how far the streams are
+        for stream in ("mail", "ctl", "wake"):
+            floors.touch(stream)
+        await floors.refresh()
+        above = [origin for origin in sorted(consumed) if not floors.is_gone(origin)]
+        for start in range(0, len(above), PRUNED_AT_ONCE):
+            await asyncio.gather(*(floors.stored(origin) for origin in above[start : start + PRUNED_AT_ONCE]))
+        gone = [origin for origin in consumed if floors.is_gone(origin)]
+        await serving.list_held(self._actor)
+        self._gone = frozenset(origin for origin in gone if not serving.held.has(self._actor, origin))
+        self._prune_at = len(consumed) - len(self._gone) + PRUNED_AT_ONCE
 
     def _measure(self, event: Event, item: Item) -> None:
         services = self._serving.services
