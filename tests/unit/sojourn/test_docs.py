@@ -55,7 +55,7 @@ def test_a_python_example_runs_as_a_module(
 
     fresh = Registry()  # two pages may have a workflow of one name
     for name in ("registry", "step", "workflow", "lifespan"):
-        monkeypatch.setattr(sys.modules[f"sojourn.actors.{name}"], "default_registry", fresh)
+        monkeypatch.setattr(importlib.import_module(f"sojourn.actors.{name}"), "default_registry", fresh)
     name = "example_" + re.sub(r"\W", "_", block.label)
     path = tmp_path / f"{name}.py"
     path.write_text(block.text)
