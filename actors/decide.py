@@ -26,6 +26,7 @@ _JSON = data.Type(Any)
 _CONSUME = Decision(Verdict.CONSUME)
 _RUN = Decision(Verdict.CONSUME, needs_frame=True)
 _WAIT = Decision(Verdict.WAIT)
+_CONSUMED = Decision(Verdict.CONSUMED)
 
 
 def decide(
@@ -33,7 +34,7 @@ def decide(
 ) -> Decision:
     """The verdict on an event for this actor. `deployment`: label of the code in `registry`."""
     if record is not None and event.origin in record.envelope.consumed:
-        return Decision(Verdict.CONSUMED)
+        return _CONSUMED
     if record is not None and _heard_beyond(record.envelope, event):
         return _no_effect("seen before")
     if is_late(event):
@@ -322,15 +323,20 @@ _KIND_RANK = {
     "release": 0,
     "spawned": 0,
     "refused": 0,
+    "done": 1,
+    "timer": 2,
+    "child-done": 3,
+    "seal": 3,
+    "nudge": 4,
+    "mail": 5,
 }
-_LATER = {"done": 1, "timer": 2, "child-done": 3, "seal": 3, "nudge": 4, "mail": 5}
 
 
 def rank(event: Event) -> tuple[int, str, int, int]:
     """Sort key for PROTOCOL 4.1: control, done, timer, child-done, then mail; within one stream by sequence, held or
     not."""
-    kind = _KIND_RANK.get(event.kind, _LATER.get(event.kind, 9))
-    return kind, event.origin.stream, event.origin.created, event.origin.seq
+    kind, origin = _KIND_RANK.get(event.kind, 9), event.origin
+    return kind, origin.stream, origin.created, origin.seq
 
 
 def is_terminal(record: Record) -> bool:

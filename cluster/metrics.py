@@ -107,6 +107,7 @@ class _Histogram:
 
 @dataclass
 class _Family:
+    declared: Declared
     values: dict[tuple[str, ...], float] = field(default_factory=dict)
     histograms: dict[tuple[str, ...], _Histogram] = field(default_factory=dict)
 
@@ -117,7 +118,7 @@ class Metrics:
     def __init__(self, constant: Mapping[str, str]) -> None:
         """`constant`: labels that every series carries (`node`, `deployment`)."""
         self._constant = dict(constant)
-        self._families = {name: _Family() for name in METRICS}
+        self._families = {name: _Family(declared) for name, declared in METRICS.items()}
 
     def __repr__(self) -> str:
         """How much there is."""
@@ -125,9 +126,12 @@ class Metrics:
 
     def count(self, name: str, amount: float = 1, **labels: str) -> None:
         """Add to a counter."""
-        key = self._key(name, "counter", labels)
-        values = self._families[name].values
-        values[key] = values.get(key, 0.0) + amount
+        family, key = self._families.get(name), tuple(labels.values())
+        # Labels of a known series, in the order in which they are declared: the usual case by far.
+        if family is None or key not in family.values or tuple(labels) != family.declared.labels:
+            key = self._key(name, "counter", labels)
+            family = self._families[name]
+        family.values[key] = family.values.get(key, 0.0) + amount
 
     def gauge(self, name: str, value: float, **labels: str) -> None:
         """Set a gauge."""
@@ -135,12 +139,15 @@ class Metrics:
 
     def observe(self, name: str, value: float, **labels: str) -> None:
         """Add one value (seconds or bytes) to a histogram."""
-        key = self._key(name, "histogram", labels)
-        histograms = self._families[name].histograms
-        found = histograms.get(key)
+        family, key = self._families.get(name), tuple(labels.values())
+        if family is None or key not in family.histograms or tuple(labels) != family.declared.labels:
+            key = self._key(name, "histogram", labels)
+            family = self._families[name]
+        buckets = family.declared.buckets
+        found = family.histograms.get(key)
         if found is None:
-            found = histograms[key] = _Histogram([0] * (len(METRICS[name].buckets) + 1))
-        found.counts[bisect_left(METRICS[name].buckets, value)] += 1
+            found = family.histograms[key] = _Histogram([0] * (len(buckets) + 1))
+        found.counts[bisect_left(buckets, value)] += 1
         found.total += value
 
     def value(self, name: str, **labels: str) -> float:

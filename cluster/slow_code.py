@@ -27,11 +27,15 @@ class SlowCode:
 
     def follows(self, record: Record, op: int) -> bool:
         """Whether slow code follows the await of this operation."""
+        if not self._lines:
+            return False
         line = _line(record, op)
         return line is not None and line in self._lines
 
     def took(self, record: Record, op: int, seconds: float) -> None:
         """The code after the await of this operation took so long."""
+        if seconds <= SLOW_SECONDS and not self._lines:
+            return
         line = _line(record, op)
         if line is None:
             return

@@ -363,7 +363,8 @@ class Turner:
             self._serving.services.fault("step_result", self._actor)
             if not any(c.op == event.op and c.attempt == event.attempt for c in record.envelope.calls):
                 return True
-            event = replace(event, record_first=self._serving.slow.follows(record, event.op))
+            if self._serving.slow.follows(record, event.op):
+                event = replace(event, record_first=True)
         if self._serving.services.engine.needs_frame(record, event) or _starts(record, event):
             if await self._suspected(hot):
                 record = hot.record
