@@ -9,6 +9,7 @@ waits for is named by an operation number, which the envelope explains without u
 from __future__ import annotations
 
 import contextvars
+import inspect
 from collections.abc import Awaitable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -200,4 +201,19 @@ def driveable(awaitable: Awaitable[Any]) -> Any:
             f"expected an awaitable (a step call, a workflow call, a coroutine), received {type(awaitable).__qualname__}"
             + ("; call the function: the parentheses are missing" if callable(awaitable) else "")
         )
-    return make(awaitable)
+    coroutine = make(awaitable)
+    if not hasattr(coroutine, "send") or not hasattr(coroutine, "throw"):
+        raise TypeError(
+            f"expected an awaitable that can be given values, received {type(awaitable).__qualname__}, whose `__await__` "
+            f"returns a {type(coroutine).__qualname__} without `send` and `throw`"
+        )
+    return coroutine
+
+
+def is_fresh(coroutine: Any) -> bool:
+    """Whether nobody has begun to run this coroutine. What is no coroutine or generator says so itself when it runs."""
+    if inspect.iscoroutine(coroutine):
+        return inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED
+    if inspect.isgenerator(coroutine):
+        return inspect.getgeneratorstate(coroutine) == inspect.GEN_CREATED
+    return True

@@ -104,10 +104,10 @@ class Draft:
     # waits and timers
 
     def wait(self, wait: Wait) -> None:
-        """A branch waits from now on; a timer that ends the wait is armed."""
-        self.waits[wait.op] = wait
+        """A branch waits from now on; a timer that ends the wait is armed. Raises `LimitExceeded`: then nothing waits."""
         if wait.timer is not None and wait.until is not None:
             self.arm(wait.timer, wait.until)
+        self.waits[wait.op] = wait
 
     def arm(self, timer: int, at: float) -> None:
         """Arm a durable timer. Raises `LimitExceeded` when it is further away than the sleep limit."""

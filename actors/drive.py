@@ -8,27 +8,43 @@ they became ready, so a workflow is single-threaded and its order is reproducibl
 
 Cancelling follows asyncio: `Cancelled` is raised at the await, once; a branch that waits for others cancels them
 first and is cancelled when
-they have ended; one that is not suspended gets it at its next await. A message that was taken from a channel is
+they have ended; one that is not suspended gets it at its next await, one that has not begun never runs. A message
+that was taken from a channel is
 never lost this way.
+
+What user code may do wrong here it is told at its await, and whatever the handler had begun is taken back. Branches
+that wait for each other and nothing
+else would wait for ever, since no event ends such waits: the one that waited last is told (`Deadlock`).
 """
 
 from __future__ import annotations
 
+import sys
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
 import msgspec
+from sojourn.broker.subjects import actor_id
 from sojourn.codecs import frames
-from sojourn.codecs.errors import PayloadTooLarge, SojournError
+from sojourn.codecs.errors import PayloadError, PayloadTooLarge
 from sojourn.codecs.record import Child as ChildRecord
 from sojourn.codecs.record import OutboxEntry, Outcome, PendingCall, SourceLine, Wait
 
 from . import intentions as i
-from .branches import Branch, Branches, Task, driveable
+from .branches import Branch, Branches, Task, driveable, is_fresh
 from .current import CurrentActor
 from .draft import Draft
-from .errors import AlreadyStarted, Cancelled, LimitExceeded, NoSuchActor, NoSuchChannel, UnknownIntention
+from .errors import (
+    AlreadyStarted,
+    Cancelled,
+    Deadlock,
+    LimitExceeded,
+    NoSuchActor,
+    NoSuchChannel,
+    NoSuchWorkflow,
+    UnknownIntention,
+)
 from .events import RunStep
 from .inside import counterpart, entered, name_of_yield
 from .outcomes import child_error
@@ -39,6 +55,12 @@ from .workflow import Workflow
 T = TypeVar("T")
 SWITCHES = 10_000
 """Resumptions of branches in one turn; a workflow that needs more never reaches a durable wait (a busy loop)."""
+SWITCH_REFUSALS = 3
+"""How often one turn may raise that at awaits: code that swallows it would hold the node's loop for ever."""
+
+
+class EndlessTurn(Exception):
+    """The code goes on switching branches although it was told that this turn is too long."""
 
 
 class Driver:
@@ -62,6 +84,11 @@ class Driver:
         self.ran_last = 0
         """Number of the branch that ran last."""
         self._switches = 0
+        self._refusals = 0
+        self._new: set[int] = set()
+        """Branches that have not begun; they do so in the turn that made them."""
+        self._spreading: set[int] = set()
+        """Branches whose cancellation is being passed on: tasks may wait for each other in a circle."""
         self._touched: set[int] = set()
         self._handlers: dict[type[i.Intention], Callable[[Branch, Any], None]] = {
             i.Sleep: self._sleep,
@@ -130,7 +157,7 @@ class Driver:
     # running
 
     def run(self) -> None:
-        """Run until every branch is suspended or ended."""
+        """Run until every branch is suspended or ended. Raises `EndlessTurn` when that never comes."""
         if not self._ready:
             return
         self.draft.ran = True
@@ -139,6 +166,8 @@ class Driver:
                 branch, value, error = self._ready.popleft()
                 if self.branches.table.get(branch.number) is branch:
                     self._step(branch, value, error)
+                if not self._ready:
+                    self._end_deadlock()
         self._current = None
         for number in self._touched:
             self._locate(number)
@@ -150,6 +179,9 @@ class Driver:
         self._switches += 1
         if self._switches > SWITCHES:
             self._switches = 0
+            self._refusals += 1
+            if self._refusals > SWITCH_REFUSALS:
+                raise EndlessTurn(f"{SWITCHES} switches between branches in one turn, again and again")
             error = LimitExceeded(
                 "switches",
                 value=SWITCHES + 1,
@@ -158,16 +190,27 @@ class Driver:
                 remedy="the loop never waits for anything",
             )
         context, coroutine = self.branches.context, branch.coroutine
+        if branch.number in self._new:
+            self._new.remove(branch.number)
+            if not is_fresh(coroutine):
+                self._ended(branch, None, _awaited_twice(coroutine))
+                return
+            if branch.must_cancel:
+                branch.must_cancel = False
+                error = self._cancellation()
         try:
             go_on = coroutine.send if error is None else coroutine.throw
             yielded = context.run(go_on, value if error is None else error)
         except StopIteration as stop:
             self._ended(branch, stop.value, None)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as raised:
-            traceback = raised.__traceback__
-            self._ended(branch, None, raised.with_traceback(traceback.tb_next if traceback else None))
+        except (
+            BaseException
+        ) as raised:  # no code of an actor may end the node: neither by `exit()` nor by Ctrl-C's class
+            # Through the base class: the exception's own class may say anything about itself.
+            traceback = sys.exc_info()[2]
+            self._ended(
+                branch, None, BaseException.with_traceback(raised, traceback.tb_next if traceback else None)
+            )
         else:
             self._suspended(branch, yielded)
 
@@ -186,7 +229,11 @@ class Driver:
         self._touched.add(branch.number)
         try:
             handler(branch, yielded)
-        except (SojournError, TypeError, ValueError) as wrong:
+        except (
+            Exception
+        ) as wrong:  # what is forked may have an `__await__` of the user's that raises anything
+            if branch.op:
+                self.draft.undo(branch.op)
             branch.op = 0
             _dispose(yielded)
             self.fail(branch, wrong)
@@ -211,6 +258,7 @@ class Driver:
         assert task is not None, "every branch but the first has a task"
         task._ended, task._value, task._error = True, value, error
         if task._group is not None:
+            task._group.tasks.remove(task)  # a group that lives long must not make every frame larger
             self._group_lost(task._group, error)
         for number in task._waiters:
             waiter = self.branches.table.get(number)
@@ -290,6 +338,7 @@ class Driver:
         if alive >= draft.limits.children:
             raise LimitExceeded("children", value=alive + 1, allowed=draft.limits.children, where=index.actor)
         child_id = intention.id or _child_id(index.actor, index.run, draft.next_op)
+        actor_id(child_id)
         if child_id in draft.children or child_id == index.actor:
             raise AlreadyStarted(child_id, workflow=workflow.name, status="a child of this workflow")
         op = self._begin(branch, intention, "spawn", name=child_id)
@@ -315,11 +364,17 @@ class Driver:
         if outcome.kind != "value":
             self.fail(branch, child_error(child))
             return
-        workflow = self._registry.workflow(child.workflow)
-        self.resume(branch, workflow.signature.decode_result(bytes(outcome.value)))
+        try:
+            workflow = self._registry.workflow(child.workflow)
+            value = workflow.signature.decode_result(bytes(outcome.value))
+        except (PayloadError, NoSuchWorkflow) as wrong:  # the child ended under another version of the code
+            self.fail(branch, wrong)
+        else:
+            self.resume(branch, value)
 
     def _send(self, branch: Branch, intention: i.Send) -> None:
         self._within_payload(intention.payload)
+        actor_id(intention.target)
         op = self._begin(branch, intention, "send", name=intention.target)
         entry = OutboxEntry(
             n=op,
@@ -358,32 +413,57 @@ class Driver:
     def create_task(self, awaitable: Awaitable[T], group: TaskGroup | None = None) -> Task[T]:
         """Run an awaitable as a further branch; it becomes ready behind those that are. Raises `LimitExceeded`,
         `TypeError`."""
-        allowed = self.draft.limits.branches
-        if len(self.branches.table) >= allowed:
+        self._room_for(1)
+        return self._add_branch(self._runnable(awaitable), group)
+
+    def _room_for(self, more: int) -> None:
+        allowed, wanted = self.draft.limits.branches, len(self.branches.table) + more
+        if more and wanted > allowed:
             raise LimitExceeded(
-                "branches",
-                value=len(self.branches.table) + 1,
-                allowed=allowed,
-                remedy="use children (spawn) or fewer at a time",
+                "branches", value=wanted, allowed=allowed, remedy="use children (spawn) or fewer at a time"
             )
-        branch = self.branches.add(driveable(awaitable), task=True)
+
+    def _runnable(self, awaitable: Awaitable[Any]) -> Any:
+        """What runs an awaitable, if nothing else does. Raises `RuntimeError`, `TypeError`."""
+        coroutine = driveable(awaitable)
+        if not is_fresh(coroutine) or any(other.coroutine is coroutine for other in self.branches):
+            raise _awaited_twice(coroutine)
+        return coroutine
+
+    def _add_branch(self, coroutine: Any, group: TaskGroup | None = None) -> Task[Any]:
+        branch = self.branches.add(coroutine, task=True)
         assert branch.task is not None, "just made with one"
         if group is not None:
             branch.task._group = group
             group.tasks.append(branch.task)
+        self._new.add(branch.number)
         self._ready.append((branch, None, None))
         return branch.task
 
     def _fork(self, branch: Branch, intention: i.Fork) -> None:
-        tasks = tuple(self.create_task(awaitable) for awaitable in intention.awaitables)
-        self._wait_branches(branch, i.WaitBranches(tasks, intention.mode, intention.names))
+        """All or none: what is wrong with one awaitable is told before any other has begun. One that is there twice
+        runs once, as in asyncio."""
+        distinct = {id(awaitable): awaitable for awaitable in intention.awaitables}
+        self._room_for(len(distinct))
+        coroutines = {known: self._runnable(awaitable) for known, awaitable in distinct.items()}
+        tasks = {known: self._add_branch(coroutine) for known, coroutine in coroutines.items()}
+        waited = tuple(tasks[id(awaitable)] for awaitable in intention.awaitables)
+        self._wait_branches(branch, i.WaitBranches(waited, intention.mode, intention.names))
 
     def _wait_branches(self, branch: Branch, intention: i.WaitBranches) -> None:
+        if branch.task is not None and any(task is branch.task for task in intention.tasks):
+            raise RuntimeError("a task cannot await itself")
         self._begin(branch, intention, "branches")
-        for task in intention.tasks:
-            if not task._ended:
-                task._waiters.append(branch.number)
+        self._register(branch, intention.tasks)
         self._evaluate(branch, None)
+
+    def _register(self, branch: Branch, tasks: Iterable[Task[Any]]) -> None:
+        """The branch hears of the end of these tasks, once, and no longer than it lives."""
+        table = self.branches.table
+        for task in tasks:
+            if not task._ended:
+                known = [number for number in task._waiters if number in table and number != branch.number]
+                task._waiters = [*known, branch.number]
 
     def _evaluate(self, branch: Branch, just: Task[Any] | None) -> None:
         """A task that a branch waits for has ended (or the wait begins): is the wait over?"""
@@ -393,6 +473,8 @@ class Driver:
             return
         if not isinstance(wait, i.WaitBranches):
             return
+        if just is not None and not any(task is just for task in wait.tasks):
+            return  # it was waited for once; this wait is another
         ended = [task for task in wait.tasks if task._ended]
         over = len(ended) == len(wait.tasks)
         if branch.must_cancel:
@@ -462,7 +544,7 @@ class Driver:
 
     def _abort(self, group: TaskGroup, reason: str) -> None:
         group.aborting = True
-        for task in group.tasks:
+        for task in list(group.tasks):
             if not task._ended:
                 self.cancel_task(task, reason)
 
@@ -470,9 +552,7 @@ class Driver:
         group = intention.group
         branch.intention, branch.op = intention, self.draft.take_op()
         self.draft.wait(Wait(branch=branch.number, op=branch.op, kind="branches"))
-        for task in group.tasks:
-            if not task._ended:
-                task._waiters.append(branch.number)
+        self._register(branch, group.tasks)
         if intention.error is not None and not group.aborting:
             self._abort(group, "the block of the group failed")
         self._evaluate_group(branch, intention)
@@ -483,6 +563,7 @@ class Driver:
             return
         was_cancelled = branch.must_cancel
         branch.must_cancel = False
+        group.owner = group.LEFT
         if isinstance(body, Cancelled) and group.interrupted:
             branch.cancels = max(0, branch.cancels - 1)
             body = None
@@ -496,14 +577,15 @@ class Driver:
 
     def _enter_timeout(self, branch: Branch, intention: i.EnterTimeout) -> None:
         scope = intention.scope
-        scope.op = self.draft.take_op()
-        scope._cancels = branch.cancels
-        branch.scopes.append(scope)
+        if scope.op:
+            raise RuntimeError("this timeout was entered before; make a new one for each block")
+        op = self.draft.take_op()
         if scope.seconds is not None:
             until = self.draft.now + scope.seconds
-            self.draft.wait(
-                Wait(branch=branch.number, op=scope.op, kind="timeout", timer=scope.op, until=until)
-            )
+            self.draft.wait(Wait(branch=branch.number, op=op, kind="timeout", timer=op, until=until))
+        scope.op = op
+        scope._cancels = branch.cancels
+        branch.scopes.append(scope)
         self._ready.appendleft((branch, scope, None))
 
     def _leave_timeout(self, branch: Branch, intention: i.LeaveTimeout) -> None:
@@ -546,31 +628,53 @@ class Driver:
             return
         if isinstance(wait, i.LeaveGroup) or (isinstance(wait, i.WaitBranches) and wait.cancel):
             branch.must_cancel = True
+            if branch.number in self._spreading:
+                return
+            self._spreading.add(branch.number)
             tasks = wait.group.tasks if isinstance(wait, i.LeaveGroup) else wait.tasks
-            for task in tasks:
+            for task in list(tasks):
                 self.cancel_task(task, error.reason)
+            self._spreading.discard(branch.number)
             return
         if isinstance(wait, i.Park):
             wait.semaphore.withdraw(wait)
         self._over(branch, error)
 
+    def _end_deadlock(self) -> None:
+        """When all that is left waits for branches of this actor, no event will ever end any of it: tell one of them."""
+        waits = self.draft.waits.values()
+        if not self.branches.table or any(wait.kind != "branches" for wait in waits):
+            return
+        stuck = [branch for branch in self.branches if branch.intention is not None]
+        if not stuck:
+            return
+        branch = max(stuck, key=_in_the_circle)
+        if isinstance(branch.intention, i.Park):
+            branch.intention.semaphore.withdraw(branch.intention)
+        if branch.must_cancel:
+            branch.must_cancel = False
+            self._over(branch, self._cancellation())
+        else:
+            places = (_where(other.coroutine) for other in stuck[:8])
+            self._over(branch, Deadlock([f"{at[-1].function} line {at[-1].line}" for at in places if at]))
+
     # what the workflow says of itself
 
     def set_stage(self, label: object) -> None:
         """See `verbs.stage`."""
-        if not isinstance(label, str) or len(label) > 200:
+        if not isinstance(label, str) or len(label) > 200 or not _is_text(label):
             raise ValueError(
                 f"stage(): expected text of at most 200 characters, received {type(label).__name__}"
             )
-        self.draft.stage = label
+        self.draft.stage = str(label)
 
     def add_tags(self, labels: tuple[object, ...]) -> None:
         """See `verbs.tag`."""
         known = dict.fromkeys(self.draft.tags)
         for label in labels:
-            if not isinstance(label, str) or not 0 < len(label) <= 200:
+            if not isinstance(label, str) or not 0 < len(label) <= 200 or not _is_text(label):
                 raise ValueError("tag(): expected text of 1 to 200 characters for each label")
-            known[label] = None
+            known[str(label)] = None
         self.draft.tags = tuple(known)[:64]
 
     def publish_state(self, encoded: bytes) -> None:
@@ -598,3 +702,25 @@ def _where(coroutine: Any) -> tuple[SourceLine, ...]:
     if not hasattr(coroutine, "cr_code"):
         return ()
     return tuple(SourceLine(at.module, at.function, at.line) for at in frames.where(coroutine))
+
+
+def _awaited_twice(coroutine: object) -> RuntimeError:
+    name = getattr(coroutine, "__qualname__", type(coroutine).__qualname__)
+    return RuntimeError(
+        f"{name} is awaited elsewhere, or was before; call the function again for another run"
+    )
+
+
+def _is_text(label: str) -> bool:
+    """Whether it has UTF-8: lone surrogates have none, and could not be stored."""
+    try:
+        label.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _in_the_circle(branch: Branch) -> tuple[bool, bool, int]:
+    """How likely a branch stands in a circle of waits itself, and does not only wait for those that do."""
+    wait = branch.intention
+    return isinstance(wait, i.Park), isinstance(wait, i.WaitBranches), branch.op

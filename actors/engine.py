@@ -11,8 +11,10 @@ record, the owner discards them in silence and loads afresh.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from asyncio import CancelledError
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 from sojourn.codecs import frames
@@ -26,6 +28,7 @@ from sojourn.codecs.errors import (
     SojournError,
 )
 from sojourn.codecs.record import Attempts, Envelope, Hold, Index, Outcome, Parent, Record, Status, Wait
+from sojourn.codecs.traceback_text import traceback_text
 
 from .branches import Branch, Branches
 from .decide import decide, rank
@@ -43,6 +46,10 @@ from .turns import HANDLERS, EventRefused, TurnInProgress, goes_on, start_code, 
 _REPLACE = msgspec.structs.replace
 QUARANTINE_AT = 5
 """Resumptions in a row that did not live to see a commit (I7)."""
+START_TEXT = 512
+"""Characters of the name and of the request id in a start."""
+NOT_ERRORS = (KeyboardInterrupt, SystemExit, GeneratorExit, CancelledError)
+"""What would end a process, a generator or a task of ours, had user code not raised it."""
 _REFUSALS = 1_000
 """How often one turn may raise `CannotSuspend` at awaits before the workflow counts as a defect."""
 
@@ -84,12 +91,17 @@ class Engine:
 
     def order(self, events: Iterable[Event]) -> list[Event]:
         """The order in which one actor's events are looked at (PROTOCOL 4.1)."""
-        return sorted(events, key=rank)
+        found = list(events)
+        if len(found) > 1:
+            found.sort(key=rank)
+        return found
 
     def continuations(self, record: Record, flushed: frozenset[int]) -> list[GoesOn]:
         """What can go on without any event: recorded results, and waits that the commit or the flush has ended."""
         envelope = record.envelope
         if envelope.hold is not None or record.index.status.ended:
+            return []
+        if not envelope.results and not any(wait.kind in GOES_ON for wait in envelope.waits):
             return []
         pending = {entry.n for entry in envelope.outbox} - flushed
         over = [
@@ -157,7 +169,10 @@ class Engine:
         """The live branches of a record. Raises `PinNotSatisfied`, leaving everything as it was."""
         if not record.frame:
             return Branches()
-        branches = frames.load(record.frame, record.index.pin)
+        try:
+            branches = frames.load(record.frame, record.index.pin)
+        except NOT_ERRORS as raised:  # `__setstate__` of a user's class may even try to end the process
+            raise PinNotSatisfied([], [f"restoring failed here: {type(raised).__name__}"]) from raised
         if not isinstance(branches, Branches):
             raise PinNotSatisfied(
                 [], [f"the frame of {record.index.actor} holds a {type(branches).__qualname__}"]
@@ -223,11 +238,22 @@ class Engine:
         try:
             act(turn)
             self._advance(turn)
-        except _Defect as defect:
+            return self._finish(draft, live)
+        except EventRefused:
+            raise
+        except (Exception, *NOT_ERRORS) as raised:
+            # User code also runs where only ours seems to: `__getstate__` when it is captured, `__str__` of what it raised.
+            # Whatever came of it, this actor is held, and no other suffers (I6). What is wrong before any of it ran is the
+            # owner's to judge.
+            error = raised.error if isinstance(raised, _Defect) else raised
+            if error is raised and not draft.ran:
+                if isinstance(raised, Exception):
+                    raise
+                raise RuntimeError(f"{type(raised).__name__} out of a user's class") from raised
             if live is not None:
                 live.discard()
-            return self._held_for_defect(record, event, now, facts, defect.error)
-        return self._finish(draft, live)
+            whole = traceback_text(error, whole=True) if error is raised else ""
+            return self._held_for_defect(record, event, now, facts, error, whole)
 
     def _finish(self, draft: Draft, live: Branches | None) -> Turn:
         next_record = draft.finish()
@@ -295,11 +321,28 @@ class Engine:
         driver.fail(culprit, refused)
 
     def _held_for_defect(
-        self, record: Record, event: Event | LocalEvent, now: float, facts: Facts, error: BaseException
+        self,
+        record: Record,
+        event: Event | LocalEvent,
+        now: float,
+        facts: Facts,
+        error: BaseException,
+        traceback: str,
     ) -> Turn:
         """Quarantine with the last good record: the event is not consumed; a step's result is kept, so it does not
         run again."""
         draft = Draft(record, now, facts, self.limits)
+        info = describe_exception(error)
+        words = f"{info.type}: {info.message}"[:2_000]
+        if (
+            isinstance(event, Event) and event.kind == "cancel"
+        ):  # it is to end, and would be held and cancelled for ever
+            draft.consume(event)
+            terminated(draft, f"its cleanup cannot run: {words}")
+            if event.reply:
+                body = {"ok": True, "actor": event.actor, "run": record.index.run, "status": "terminated"}
+                draft.effects.append(Reply(event.reply, body))
+            return Turn(draft.finish(), None, tuple(draft.effects), ran=True)
         if isinstance(event, Event) and event.kind == "start":
             draft.consume(event)
             if event.reply:  # it is started; that it is held is told to whoever waits for the result
@@ -309,10 +352,7 @@ class Engine:
             del draft.calls[event.op]
             draft.results[event.op] = event.outcome
             draft.steps += 1
-        info = describe_exception(error)
-        draft.hold = Hold(
-            "quarantined", f"{info.type}: {info.message}"[:2_000], facts.node, draft.now, info.traceback
-        )
+        draft.hold = Hold("quarantined", words, facts.node, draft.now, traceback or info.traceback)
         draft.ran = record.envelope.attempts.count > 0
         return Turn(draft.finish(), None, tuple(draft.effects), ran=True)
 
@@ -322,9 +362,10 @@ class Engine:
         self, record: Record | None, live: Branches | None, event: Event, now: float, facts: Facts
     ) -> Turn:
         if record is not None and not record.index.status.ended:
-            draft = Draft(
-                record, now, facts, self.limits
-            )  # restart: end this run first; the start waits for its seal
+            # Restart: end this run first; the start waits for its seal. It is not consumed yet, and it is the lease: what
+            # this commit owes would else be taken for flushed by an owner that loads the record cold (PROTOCOL 4.7).
+            draft = Draft(record, now, facts, self.limits)
+            draft.lease = event.origin
             terminated(draft, "restarted")
             return self._finish(draft, live)
         base = self._new_record(record, event, now, facts)
@@ -377,6 +418,8 @@ class Engine:
         code it is, if it is not here.
         """
         body = event.body
+        if wrong_field := self._wrong_start(body):
+            raise self._start_refused(event, "bad start", wrong_field)
         name = str(body.get("workflow"))
         args = bytes(body.get("args", b"[[],{}]"))
         try:
@@ -414,6 +457,19 @@ class Engine:
             now=old.now if old is not None else 0.0,
         )
         return Record(index, envelope)
+
+    def _wrong_start(self, body: Mapping[str, Any]) -> str:
+        """What is wrong with a start beside its arguments: whoever may start workflows may still not fill records, nor
+        ask for what no broker can do. Empty: nothing."""
+        tags, delay = body.get("tags"), body.get("delay")
+        if tags is not None and not isinstance(tags, list):
+            return "expected tags to be a list of texts"
+        if isinstance(delay, int | float) and delay > self.limits.sleep_seconds:
+            return f"expected a delay of at most {self.limits.sleep_seconds:g} seconds, received {delay:g}"
+        for field in ("workflow", "request"):
+            if len(str(body.get(field) or "")) > START_TEXT:
+                return f"expected `{field}` to be text of at most {START_TEXT} characters"
+        return ""
 
     @staticmethod
     def _start_refused(event: Event, code: str, message: str) -> EventRefused:

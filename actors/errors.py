@@ -16,7 +16,7 @@ pickling: an exception that a workflow holds across an await is stored with its 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from sojourn.codecs.durations import format_duration
@@ -471,6 +471,21 @@ class LimitExceeded(_Facts, SojournError):
         at = f" in {where}" if where else ""
         super().__init__(
             f"{limit}{at}: {value:g} is over the limit of {allowed:g}" + (f"; {remedy}" if remedy else "")
+        )
+
+
+class Deadlock(_Facts, SojournError, RuntimeError):
+    """Every branch of a workflow waits for another of its own branches (a lock, a task), so that nothing could ever
+    end their waits. Raised at the await that closed the circle.
+    """
+
+    def __init__(self, places: Sequence[str]) -> None:
+        self.places = tuple(places)
+        """Function and line at which each of the branches waits."""
+        at = ", ".join(self.places)
+        super().__init__(
+            f"all branches of this workflow wait for each other ({at}): take locks in one order, do not await a task "
+            "from what it awaits, and give waits a timeout"
         )
 
 

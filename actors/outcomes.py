@@ -7,11 +7,12 @@ as `StepFailed` or
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
-import orjson
-from sojourn.codecs.data import describe_exception, rebuild_exception
+from sojourn.codecs.data import Type, describe_exception, rebuild_exception, words, words_of
+from sojourn.codecs.errors import PayloadError, PayloadTooLarge
 from sojourn.codecs.record import Child, ErrorInfo, Outcome, PendingCall, Status
 
 from .errors import (
@@ -27,6 +28,9 @@ from .errors import (
 
 REJECTED = "sojourn:Rejected"
 REFUSED = "sojourn:SpawnRefused"
+MAX_FACTS: Final = 64 * 1024
+"""Bytes of the facts of one `Rejected`."""
+_ANY: Final = Type(Any)
 _FROM_OUTSIDE = "_sojourn_outcome"
 
 
@@ -48,19 +52,51 @@ def of_exception(error: BaseException, declared: tuple[type[BaseException], ...]
 def rejection(error: Rejected) -> ErrorInfo:
     """A `Rejected` as data: its facts as a JSON object."""
     info = describe_exception(error)
+    known = vars(error)
+    text, facts = known.get("message"), known.get("facts")
     return msgspec.structs.replace(
         info,
         type=REJECTED,
-        message=error.message,
-        data=msgspec.Raw(orjson.dumps(dict(error.facts), default=str)),
+        message=words(text) if isinstance(text, str) else info.message,
+        data=msgspec.Raw(_facts(facts if isinstance(facts, Mapping) else {})),
     )
+
+
+def _facts(facts: Mapping[Any, Any]) -> bytes:
+    """Facts as a JSON object of bounded size; what is no data, or too large, is said in words: the rejection itself must
+    cross in any case."""
+    members: list[bytes] = []
+    left = MAX_FACTS
+    for name, value in facts.items():
+        try:
+            encoded = _ANY.encode(value)
+        except PayloadTooLarge as large:
+            encoded = msgspec.json.encode(f"<too large: {large.size} bytes>")
+        except PayloadError:
+            encoded = msgspec.json.encode(words_of(value))
+        key = msgspec.json.encode(words_of(name))
+        if len(key) + len(encoded) > left:
+            encoded = msgspec.json.encode(f"<too large: {len(encoded)} bytes>")
+        if len(key) + len(encoded) > left:
+            break
+        left -= len(key) + len(encoded)
+        members.append(key + b":" + encoded)
+    return b"{" + b",".join(members) + b"}"
 
 
 def rejected(outcome: Outcome) -> Rejected:
     """The `Rejected` that an outcome stands for."""
     info = outcome.error or ErrorInfo(REJECTED, "")
-    facts: Any = orjson.loads(bytes(info.data))
+    facts: Any = _facts_back(info)
     return Rejected(info.message, **(facts if isinstance(facts, dict) else {}))
+
+
+def _facts_back(info: ErrorInfo) -> Any:
+    """The facts of an error as values. Not by orjson: it makes a float of an integer over 64 bits."""
+    try:
+        return msgspec.json.decode(info.data)
+    except msgspec.DecodeError:
+        return None
 
 
 def step_error(
@@ -81,7 +117,7 @@ def step_error(
             type=info.type or outcome.kind,
             message=info.message,
             traceback=info.traceback,
-            data=orjson.loads(bytes(info.data)),
+            data=_facts_back(info),
         )
     elif info.traceback:
         known.add_note(f"in step {call.step!r}, attempt {call.attempt}:\n{info.traceback}")
@@ -104,7 +140,7 @@ def child_error(child: Child) -> BaseException:
             type=info.type,
             message=info.message,
             traceback=info.traceback,
-            data=orjson.loads(bytes(info.data)),
+            data=_facts_back(info),
         )
     )
 
@@ -118,11 +154,14 @@ def from_outside(error: BaseException) -> BaseException:
 
 def is_defect(error: BaseException) -> bool:
     """Whether an exception that left the workflow's code is a mistake in that code (DESIGN 3, Outcomes)."""
-    if isinstance(error, BaseExceptionGroup):
-        return any(is_defect(inner) for inner in error.exceptions)
-    if isinstance(error, Rejected | Cancelled | TimeoutError):
-        return False
-    return not error.__dict__.get(_FROM_OUTSIDE, False)
+    waiting = [error]
+    while waiting:  # no recursion: groups may lie in groups as deep as anyone likes
+        one = waiting.pop()
+        if isinstance(one, BaseExceptionGroup):
+            waiting += one.exceptions
+        elif not isinstance(one, Rejected | Cancelled | TimeoutError) and _FROM_OUTSIDE not in one.__dict__:
+            return True
+    return False
 
 
 def status_of_error(error: BaseException, cancelling: bool) -> Status:

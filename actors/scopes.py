@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Generator
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sojourn.codecs.durations import duration
 
@@ -70,6 +70,9 @@ class TaskGroup:
 
     __slots__ = ("aborting", "errors", "interrupted", "owner", "tasks")
 
+    LEFT: Final = -1
+    """Stands for the owner once the block is left."""
+
     def __init__(self) -> None:
         self.tasks: list[Task[Any]] = []
         self.errors: list[BaseException] = []
@@ -84,9 +87,18 @@ class TaskGroup:
 
     def create_task(self, awaitable: Awaitable[T]) -> Task[T]:
         """Run an awaitable as a branch that belongs to this group."""
-        if self.owner is None:
-            raise RuntimeError("TaskGroup.create_task() works inside its `async with` block")
+        refused = self._refuses()
+        if refused:
+            close = getattr(awaitable, "close", None)
+            if callable(close):
+                close()  # it never runs, and must not warn
+            raise RuntimeError(refused)
         return _driver("TaskGroup.create_task").create_task(awaitable, self)
+
+    def _refuses(self) -> str:
+        if self.owner is None or self.owner == self.LEFT:
+            return "TaskGroup.create_task() works inside its `async with` block"
+        return "this TaskGroup is being cancelled and takes no more tasks" if self.aborting else ""
 
     def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -169,7 +181,7 @@ class _Ready:
         self._then = then
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        return self  # type: ignore[return-value]  # an iterator is all that await needs
+        return self
 
     def __iter__(self) -> _Ready:
         return self
@@ -178,6 +190,17 @@ class _Ready:
         if self._then is not None:
             self._then(self._value)
         raise StopIteration(self._value)
+
+    def send(self, value: Any) -> Any:
+        """As a branch of its own it is run by this."""
+        return next(self)
+
+    def throw(self, error: Any, value: Any = None, traceback: Any = None) -> Any:
+        """Cancelled before it began."""
+        raise error if value is None else value
+
+    def close(self) -> None:
+        """Nothing is held here."""
 
 
 def _driver(what: str) -> Driver:

@@ -7,7 +7,7 @@ whether an event applies (that is `decide`) and nothing about storing (that is t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ from . import intentions as i
 from .draft import Draft, outcome_words
 from .drive import Driver
 from .ending import children_awaited, grace_over, settle_end, terminal, terminated
-from .errors import Cancelled, ReceiveTimeout
+from .errors import Cancelled, NoSuchStep, ReceiveTimeout
 from .events import Event, GoesOn, Reply, RunStep, StepDone
 from .events import Message as InternalMessage
 from .outcomes import REFUSED, of_exception, step_error
@@ -40,6 +40,8 @@ from .verbs import Child as ChildHandle
 from .workflow import Workflow
 
 _REPLACE = msgspec.structs.replace
+WORDS = 2_000
+"""Characters of the reason that an operator gives, and of who it is."""
 IN_PROCESS_BACKOFF = 5.0
 """Seconds; a longer wait before the next attempt is a durable timer (PROTOCOL 7)."""
 
@@ -249,13 +251,13 @@ def _give(turn: TurnInProgress, call: PendingCall, outcome: Outcome) -> None:
     turn.draft.settle(call.op)
     if branch is None:
         return
-    step = turn.registry.step(call.step)
-    if outcome.kind != "value":
-        driver.fail(branch, step_error(call, outcome, step.raises))
-        return
     try:
+        step = turn.registry.step(call.step)
+        if outcome.kind != "value":
+            driver.fail(branch, step_error(call, outcome, step.raises))
+            return
         value = step.signature.decode_result(bytes(outcome.value))
-    except ValueError as wrong:
+    except (ValueError, NoSuchStep) as wrong:  # it ran under another version of the code
         driver.fail(branch, wrong)
     else:
         driver.resume(branch, value)
@@ -342,8 +344,9 @@ def cancel(turn: TurnInProgress, event: Event) -> None:
     draft, body = turn.draft, event.body
     grace = body.get("grace")
     timer_number = draft.take_op()
-    draft.arm(timer_number, draft.now + (float(grace) if isinstance(grace, int | float) else turn.grace))
-    reason, by = str(body.get("reason") or ""), str(body.get("by") or "")
+    seconds = max(0.0, float(grace)) if isinstance(grace, int | float) else turn.grace
+    draft.arm(timer_number, draft.now + min(seconds, draft.limits.sleep_seconds))
+    reason, by = _words(body, "reason"), _words(body, "by")
     draft.cancelling = Cancelling(
         by=by, reason=reason, at=draft.now, grace_timer=timer_number, delivered=True
     )
@@ -357,17 +360,20 @@ def cancel(turn: TurnInProgress, event: Event) -> None:
 
 def terminate(turn: TurnInProgress, event: Event) -> None:
     """End without cleanup."""
-    terminated(turn.draft, str(event.body.get("reason") or "terminated by an operator"))
+    terminated(turn.draft, _words(event.body, "reason") or "terminated by an operator")
     turn.reply(event, status="terminated")
 
 
 def pause(turn: TurnInProgress, event: Event) -> None:
     """Hold the actor for an operator; what runs goes on, nothing new begins."""
     draft = turn.draft
-    draft.hold = Hold(
-        "paused", str(event.body.get("reason") or ""), str(event.body.get("by") or ""), draft.now
-    )
+    draft.hold = Hold("paused", _words(event.body, "reason"), _words(event.body, "by"), draft.now)
     turn.reply(event, hold="paused")
+
+
+def _words(body: Mapping[str, Any], field: str) -> str:
+    """Text of an operator's message, of a length that a record can hold."""
+    return str(body.get(field) or "")[:WORDS]
 
 
 def unhold(turn: TurnInProgress, event: Event) -> None:

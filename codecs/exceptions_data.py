@@ -65,7 +65,28 @@ def describe_exception(error: BaseException, *, declared: Sequence[type[BaseExce
     """Return `error` as data. `declared` are the classes that may keep their class at the receiver, beside
     builtins.
     """
-    return _describe(error, tuple(declared), depth=0)
+    try:
+        return _describe(error, tuple(declared), depth=0)
+    except (
+        BaseException
+    ) as broken:  # an exception whose own attributes raise, `SystemExit` included: it still crosses
+        text = f"<it cannot be described: {type(broken).__name__}>"
+        return ErrorInfo(type=type_name(type(error)), message=text)
+
+
+def words(text: str, limit: int = MAX_MESSAGE) -> str:
+    """`text` cut to `limit` characters, as text that has UTF-8."""
+    # Lone surrogates (file names, mostly) have no UTF-8.
+    text = text[: limit + 1].encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= limit else text[: limit - 4] + " ..."
+
+
+def words_of(value: object) -> str:
+    """`str(value)`, bounded, whatever that raises."""
+    try:
+        return words(str(value))
+    except BaseException:  # a user's __str__ may raise anything, and must not end the node with it
+        return f"<{type(value).__name__}>"
 
 
 def rebuild_exception(
@@ -88,10 +109,10 @@ def type_name(cls: type) -> str:
 def _describe(error: BaseException, declared: tuple[type[BaseException], ...], depth: int) -> ErrorInfo:
     return ErrorInfo(
         type=type_name(type(error)),
-        message=_cut(_text_of(error), MAX_MESSAGE),
+        message=words(_text_of(error)),
         traceback=traceback_text(error) if depth == 0 else "",
         data=_state_of(error, declared, depth) if _may_keep_class(error, declared) else _NO_DATA,
-        notes=tuple(_cut(str(note), MAX_MESSAGE) for note in getattr(error, "__notes__", ())[:_MAX_NOTES]),
+        notes=_notes_of(error),
     )
 
 
@@ -104,14 +125,14 @@ def _may_keep_class(error: BaseException, declared: tuple[type[BaseException], .
 def _text_of(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as broken:  # a user's __str__ may raise anything; the error itself must still cross
+    except BaseException as broken:  # a user's __str__ may raise anything; the error itself must still cross
         return f"<its text cannot be made: {type(broken).__name__}>"
 
 
-def _cut(text: str, limit: int) -> str:
-    # Lone surrogates (file names, mostly) have no UTF-8.
-    text = text.encode("utf-8", "backslashreplace").decode()
-    return text if len(text) <= limit else text[: limit - 4] + " ..."
+def _notes_of(error: BaseException) -> tuple[str, ...]:
+    """Its notes; what was put in their place by hand is left out."""
+    notes = getattr(error, "__notes__", ())
+    return tuple(map(words_of, notes[:_MAX_NOTES])) if isinstance(notes, list | tuple) else ()
 
 
 def _state_of(error: BaseException, declared: tuple[type[BaseException], ...], depth: int) -> msgspec.Raw:
@@ -128,7 +149,7 @@ def _state_of(error: BaseException, declared: tuple[type[BaseException], ...], d
     )
     raw = _raw(state)
     if len(bytes(raw)) > _MAX_DATA:
-        raw = _raw(_State(args=(_raw(_cut(_text_of(error), MAX_MESSAGE)),)))
+        raw = _raw(_State(args=(_raw(words(_text_of(error))),)))
     return raw
 
 
@@ -147,14 +168,7 @@ def _argument(value: Any) -> msgspec.Raw:
     try:
         return msgspec.Raw(_any.encode(value))
     except PayloadError:
-        return _raw(_cut(_text_of_value(value), MAX_MESSAGE))
-
-
-def _text_of_value(value: object) -> str:
-    try:
-        return str(value)
-    except Exception:  # a user's __str__ may raise anything
-        return f"<{type(value).__name__}>"
+        return _raw(words_of(value))
 
 
 def _attributes(error: BaseException) -> Iterator[tuple[str, msgspec.Raw]]:

@@ -19,16 +19,19 @@ _MACHINERY: Final = ("sojourn", "asyncio", "concurrent.futures", "threading", "u
 """Modules whose frames are left out."""
 
 
-def traceback_text(error: BaseException) -> str:
-    """Return the traceback of `error` and its causes, as Python prints it, without frames of machinery."""
+def traceback_text(error: BaseException, *, whole: bool = False) -> str:
+    """Return the traceback of `error` and its causes, as Python prints it, without frames of machinery; `whole`: with
+    them, where the mistake may be ours.
+    """
     try:
         described = traceback.TracebackException.from_exception(
             error, limit=-_MAX_FRAMES, max_group_width=8, max_group_depth=4
         )
-        files = {frame for linked in _chain(error) for frame in _machinery_files(linked)}
-        _leave_out(described, files, _MAX_CHAIN)
+        if not whole:
+            files = {frame for linked in _chain(error) for frame in _machinery_files(linked)}
+            _leave_out(described, files, _MAX_CHAIN)
         text = "".join(described.format())
-    except Exception as broken:  # str() of a user's exception may raise anything
+    except BaseException as broken:  # str() of a user's exception may raise anything
         return f"<the traceback of {type(error).__qualname__} cannot be shown: {type(broken).__name__}>\n"
     return cut_middle(text.encode("utf-8", "backslashreplace").decode())
 

@@ -60,6 +60,7 @@ EXAMPLES: list[BaseException] = [
     errors.LimitExceeded(
         "sleep_seconds", value=1e12, allowed=1e9, where="onboard line 3", remedy="sleep less"
     ),
+    errors.Deadlock(["buyer line 3", "seller line 9"]),
     errors.DefinitionError("is a plain `def`", function="f", remedy="write `async def`"),
 ]
 
