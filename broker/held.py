@@ -203,6 +203,11 @@ class HeldStore:
                 return ack.seq
             raise OutcomeUnknown("fence", self._subjects.held_fence(partition), "others keep writing there")
 
+    async def is_last_fence(self, partition: int, epoch: int) -> bool:
+        """Whether no later owner than this epoch's has written its fence (leader read). Raises `OutcomeUnknown`."""
+        found = _fence_epoch(await self._read_fence(partition))
+        return found is None or found <= epoch
+
     def forget(self, partition: int) -> None:
         """The partition is no longer this node's."""
         self._fences.pop(partition, None)

@@ -162,7 +162,7 @@ class ActorHost:
                     self._defects = 0
                 except Overtaken:
                     self._serving.services.meter.count("commit_conflicts")
-                    self._turner.forget()
+                    self._forget()
                     self._again = True
                 except HigherEpoch as later:
                     self._serving.lost(f"a record of {self.actor} has epoch {later.epoch}")
@@ -182,6 +182,11 @@ class ActorHost:
         finally:
             self._task = None
             self._rest()
+
+    def _forget(self) -> None:
+        """The record is another than the one in memory: read it again, and after it the held events (PROTOCOL 3)."""
+        self._turner.forget()
+        self.mailbox.park()
 
     async def _defect(self, error: Exception) -> None:
         """Something failed that never should: the actor is held with its last good record, the others go on."""
@@ -238,7 +243,7 @@ class ActorHost:
         if self._in_doubt:
             self._in_doubt = False
             if hot.record is not None and not await turner.is_newest(hot):
-                turner.forget()
+                self._forget()
                 return True
         if turner.is_elsewhere(hot):
             return await self._leave_lane(hot)
@@ -404,7 +409,7 @@ class ActorHost:
     async def _refuse(self, hot: Hot, refused: list[tuple[Item, Decision]]) -> bool:
         """Decided on a leader read: the record in memory has to be the newest one before an event is given up."""
         if not await self._turner.is_newest(hot):
-            self._turner.forget()
+            self._forget()
             return True
         for item, _ in refused:
             if _names_the_future(hot, item.event):

@@ -4,6 +4,10 @@ A confirmed acknowledgement proves nothing for ever: after the loss of a stream'
 shows as gone did not. One read per second, partition and stream (the first message still stored under the partition's filter: its
 *floor*) answers for all actors; a read by sequence answers for one message above the floor.
 
+That a source is gone lets its origin leave a consumed set only if no held copy exists, and an owner knows of the copies that it made or
+listed. A later owner may have moved the event, and then acknowledged the source. It writes its fence before it moves anything: while the
+fence, read *after* the sources, is not a later owner's, what was read as gone was not moved by one. Only then does `may_leave` count on it.
+
 A message that is gone may still lie in this client's buffer. `is_gone` is therefore asked for every delivery too, and a message that is
 gone never becomes an event again.
 """
@@ -11,7 +15,7 @@ gone never becomes an event again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 from sojourn.broker.errors import BrokerError
@@ -26,15 +30,26 @@ class Floors:
     """The floors of one partition's three ingress streams. Used on the engine's loop only."""
 
     def __init__(
-        self, broker: Broker, streams: Mapping[str, tuple[str, str]], created: Mapping[str, int]
+        self,
+        broker: Broker,
+        streams: Mapping[str, tuple[str, str]],
+        created: Mapping[str, int],
+        *,
+        is_last_owner: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
-        """`streams`: short name ("mail", "ctl", "wake") to stream name and the partition's filter. `created`: identity of each."""
+        """`streams`: short name ("mail", "ctl", "wake") to stream name and the partition's filter. `created`: identity of each.
+        `is_last_owner` reads whether no later owner has been here; None: nobody moves events but who asks.
+        """
         self._broker = broker
         self._streams = dict(streams)
         self._created = dict(created)
+        self._is_last_owner = is_last_owner
         self._floors = dict.fromkeys(streams, 0)
         self._seen = dict.fromkeys(streams, 0)
         self._exact: set[Origin] = set()
+        self._own_floors = dict(self._floors)
+        self._own_exact: frozenset[Origin] = frozenset()
+        """Floors and single messages at the last time when no later owner had been here."""
         self._touched: set[str] = set(streams)
         self._refreshing: asyncio.Task[None] | None = None
 
@@ -56,6 +71,20 @@ class Floors:
         return (
             origin.created == self._created[origin.stream] and origin.seq < self._floors[origin.stream]
         ) or origin in self._exact
+
+    def may_leave(self, origin: Origin) -> bool:
+        """Whether the message is gone, and not because a later owner moved it: its origin may leave a consumed set if no held copy is
+        known.
+        """
+        return (
+            origin.created == self._created[origin.stream] and origin.seq < self._own_floors[origin.stream]
+        ) or origin in self._own_exact
+
+    async def prove(self) -> None:
+        """Find out whether what is known to be gone may leave consumed sets. Raises `BrokerError`."""
+        floors, exact = dict(self._floors), frozenset(self._exact)
+        if self._is_last_owner is None or await self._is_last_owner():
+            self._own_floors, self._own_exact = floors, exact
 
     def touch(self, stream: str) -> None:
         """Something was acknowledged: the floor may have risen."""
@@ -115,6 +144,11 @@ class Floors:
             floor = first.seq if first is not None else seen + 1
             self._floors[name] = max(self._floors[name], floor)
         self._exact = {origin for origin in self._exact if not origin.seq < self._floors[origin.stream]}
+        if touched:
+            try:
+                await self.prove()
+            except BrokerError:
+                self._touched |= touched
 
     def _refreshed(self, task: asyncio.Task[None]) -> None:
         self._refreshing = None

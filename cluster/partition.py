@@ -90,6 +90,7 @@ class Partition:
         self._pulls: list[Pull] = []
         self._generation = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._lane = lane
         subjects = services.subjects
         acks = Acknowledger(services.broker, subjects.held_stream, self._lost)
         self._serving = Serving(
@@ -345,7 +346,15 @@ class Partition:
             "ctl": (subjects.ctl_stream, subjects.in_filter(p)),
             "wake": (subjects.wake_stream, subjects.wake_filter(p)),
         }
-        return Floors(self._services.broker, streams, self._services.stream_created)
+        if self._lane:
+            return Floors(self._services.broker, streams, self._services.stream_created)
+
+        async def is_last_owner() -> bool:
+            return await self._services.held.is_last_fence(p, self._serving.epoch)
+
+        return Floors(
+            self._services.broker, streams, self._services.stream_created, is_last_owner=is_last_owner
+        )
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -610,7 +610,7 @@ class Turner:
             gone = frozenset(
                 origin
                 for origin in record.envelope.consumed
-                if serving.floors.is_gone(origin) and not serving.held.has(self._actor, origin)
+                if serving.floors.may_leave(origin) and not serving.held.has(self._actor, origin)
             )
         return Facts(
             epoch=serving.epoch,
@@ -628,6 +628,7 @@ class Turner:
         for origin in sorted(record.envelope.consumed):
             if not self._mailbox.has(origin) and not floors.is_gone(origin):
                 await floors.stored(origin)
+        await floors.prove()
 
     async def _prune_on_lane(self, record: Record) -> None:
         """The same on a lane, where acknowledgements happen elsewhere, and so do moves.
