@@ -215,14 +215,30 @@ def _awaited(target: Any) -> Any:
 def line_of(target: Any) -> SourceLine:
     """The line at which a coroutine, generator or async generator stands."""
     code = code_object(target)
-    at = slots.standing(target, code)
+    lasti = slots.standing(target, code).lasti
+    known = _lines_of_code.get((id(code), lasti))
+    if known is not None and known[0] is code:
+        return known[1]
+    line = _line_of(target, code, lasti)
+    if len(_lines_of_code) >= _MAX_LINES:
+        _lines_of_code.clear()
+    _lines_of_code[id(code), lasti] = code, line
+    return line
+
+
+_MAX_LINES = 8192
+_lines_of_code: dict[tuple[int, int], tuple[types.CodeType, SourceLine]] = {}
+"""By code object and offset: asked at every suspension. (A code object compares by its contents, so not by itself.)"""
+
+
+def _line_of(target: Any, code: types.CodeType, lasti: int) -> SourceLine:
     namespace = coroutines._globals_of(target)
     module = (
         namespace.get("__name__", "")
         if namespace
         else coroutines.found_code(target).reference.partition(":")[0]
     )
-    return SourceLine(str(module), code.co_qualname, _line(code, at.lasti))
+    return SourceLine(str(module), code.co_qualname, _line(code, lasti))
 
 
 def _line(code: types.CodeType, lasti: int) -> int:
