@@ -68,6 +68,8 @@ lock: ## Choose the newest allowed versions anew (needs uv)
 		--group lint -c requirements/dev.lock -o requirements/lint.lock
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --annotation-style line \
 		--group chart -c requirements/dev.lock -o requirements/chart.lock
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --annotation-style line \
+		pyproject.toml requirements/build.in --extra crypto --extra metrics -c requirements/dev.lock -o requirements/image.lock
 
 clean: ## Remove what the other targets made
 	rm -rf $(VENV) .types build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .sojourn
