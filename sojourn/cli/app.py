@@ -32,6 +32,7 @@ COMMANDS: Final[dict[str, str]] = {
     "topology": "operators:topology",
     "roles": "roles:roles",
     "keys": "keys:keys",
+    "restore": "restore:restore",
     "doctor": "doctor:doctor",
 }
 """Each command as `module:attribute` inside `sojourn.cli`, in the order of the help page."""
