@@ -22,6 +22,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from sojourn.codecs.layout import no_hooks
+
 from .errors import NotInWorkflow
 
 if TYPE_CHECKING:
@@ -161,7 +163,10 @@ def entered(driver: Driver) -> Iterator[None]:
     before = _state.driver
     _state.driver = driver
     try:
-        yield
+        with (
+            no_hooks()
+        ):  # else asyncio adopts the workflow's async generators, and closes them in its own tasks
+            yield
     finally:
         _state.driver = before
         events._set_running_loop(loop)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import decimal
 import socket
+import sys
+from collections.abc import AsyncIterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -861,3 +863,41 @@ def test_an_undeclared_context_variable_is_an_error_at_the_await_that_names_it(p
     actor = Actor(sets_an_undeclared_variable, parked=parked)
     actor.start(sets_an_undeclared_variable)
     assert actor.result == "undeclared"
+
+
+# async generators
+
+
+async def ticks(n: int) -> AsyncIterator[int]:
+    try:
+        for number in range(n):
+            await sleep(1)
+            yield number
+    finally:
+        failures.append("generator closed")
+
+
+@workflow(registry=R)
+async def iterates() -> list[int]:
+    seen = []
+    async for number in ticks(5):
+        seen.append(number)
+        if number == 2:
+            break
+    await sleep(1)
+    return seen
+
+
+async def test_the_loop_of_the_node_adopts_no_async_generator_of_a_workflow(parked: bool) -> None:
+    adopted: list[Any] = []
+    hooks = sys.get_asyncgen_hooks()
+    sys.set_asyncgen_hooks(firstiter=adopted.append, finalizer=adopted.append)
+    try:
+        actor = Actor(iterates, parked=parked)
+        actor.start(iterates)
+        while actor.status == "suspended":
+            actor.fire()
+    finally:
+        sys.set_asyncgen_hooks(*hooks)
+    assert actor.result == [0, 1, 2]
+    assert adopted == []
