@@ -163,9 +163,8 @@ def entered(driver: Driver) -> Iterator[None]:
     before = _state.driver
     _state.driver = driver
     try:
-        with (
-            no_hooks()
-        ):  # else asyncio adopts the workflow's async generators, and closes them in its own tasks
+        # Without hooks, or asyncio adopts the workflow's async generators and closes them in its own tasks.
+        with no_hooks():
             yield
     finally:
         _state.driver = before
