@@ -149,14 +149,19 @@ class Away:
             return
         if len(serving.held.of(self._actor)) > self._list_at:
             await self._list()
+        # Before it is sent: an event that is moved meanwhile owes one of its own.
+        self._owes_nudge = False
         if serving.held.of(self._actor):
-            await self._publish_nudge(lane)
+            try:
+                await self._publish_nudge(lane)
+            except BaseException:
+                self._owes_nudge = True
+                raise
             before = serving.away.get(self._actor)
             pause = LOOK_SECONDS[0] if before is None else min(2 * before.pause, LOOK_SECONDS[1])
             serving.away[self._actor] = Look(serving.services.monotonic() + pause, pause)
         else:
             serving.away.pop(self._actor, None)
-        self._owes_nudge = False
 
     async def _publish_nudge(self, lane: str) -> None:
         services = self._serving.services
