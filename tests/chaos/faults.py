@@ -56,7 +56,10 @@ class Injector:
     async def heal(self) -> None:
         """No fault is in force any more."""
         self.fleet.heal()
-        await self.servers.heal()
+        try:
+            await self.servers.heal()
+        except Exception as error:  # the run is judged all the same, and says so
+            self.trouble.append(f"healing: {type(error).__name__}: {error}")
 
     async def _guarded(self, fault: Fault) -> None:
         try:
@@ -76,7 +79,7 @@ class Injector:
             case "server-restart":
                 await self.servers.restart(fault.target, down=lasts)
             case "full-disk":
-                return await self.servers.fill(seconds=lasts)
+                return await self.servers.fill(fault.target, seconds=lasts)
             case "deploy" | "roll-back":
                 await self._deploy("two" if kind == "deploy" else "one", lasts)
             case _:

@@ -25,6 +25,8 @@ HERE: Final = Path(__file__).parent
 VERSIONS: Final = ("one", "two")
 EXPECTED_CODES: Final = frozenset((0, -signal.SIGKILL, -signal.SIGTERM))
 """The last: it was told to drain before it had begun."""
+NO_BROKER: Final = frozenset((3, 5))
+"""The broker did not answer, or not in time (`sojourn --help`)."""
 STARTING_SECONDS: Final = 15.0
 """A node that ends so soon, with an error, while the broker is disturbed, is tried again without a word."""
 
@@ -102,7 +104,7 @@ class Fleet:
             life.ended = time.time()
             if life.code not in EXPECTED_CODES and not self._over:
                 early = life.ended - life.began < STARTING_SECONDS
-                if not (early and life.code == 3):  # no broker answers: a supervisor tries again
+                if not (early and life.code in NO_BROKER):  # a supervisor tries again
                     self.unexpected.append(
                         f"{life.node} ended by itself with code {life.code}: {life.process.last_words(600)}"
                     )

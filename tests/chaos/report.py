@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from .evidence import Evidence
 from .judge import repeated, unverified
@@ -54,5 +55,5 @@ def verdict(findings: Mapping[str, Sequence[str]], replay: str, kept: str) -> It
     yield f"logs, journal and key are in {kept}"
 
 
-def _listed(counted: Mapping[str, int]) -> str:
+def _listed(counted: Mapping[Any, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(counted.items())) or "none"

@@ -105,6 +105,7 @@ async def run(options: Options) -> int:
     findings = judge(evidence)
     lines = [
         *counts(evidence, injector.done, injector.skipped),
+        f"servers    {injector.servers.mended} restarted after a full disk",
         f"time       {time.monotonic() - began:.0f} s",
         *verdict(findings, options.replay, str(place)),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -10,10 +11,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 from sojourn.broker.errors import BrokerError, OutcomeUnknown, Refused
 from sojourn.broker.nats import NatsBroker, NatsOptions
-from sojourn.broker.seam import Publish, StreamConfig
+from sojourn.broker.seam import Publish
 from sojourn.broker.server import EmbeddedServer, ServerFailed
 from sojourn.broker.topology import MIB, Limits
 
@@ -21,6 +24,7 @@ FILLER: Final = "CHAOS_FILLER"
 FILLER_BYTES: Final = 4 * MIB
 LIMITS: Final = Limits(mail_bytes=24 * MIB, held_bytes=24 * MIB, dead_bytes=8 * MIB)
 HEALTHY_SECONDS: Final = 40.0
+MEND_SECONDS: Final = 8.0
 
 
 def store_bytes(workflows: int) -> int:
@@ -39,6 +43,28 @@ def _free_ports(count: int) -> list[int]:
             each.close()
 
 
+def _health(monitor: str) -> str:
+    try:
+        with urlopen(f"{monitor}/healthz", timeout=3.0) as answer:
+            return str(answer.read(400), "utf-8", "replace")
+    except HTTPError as refused:
+        return str(refused.read(400), "utf-8", "replace")
+    except OSError as error:
+        return str(error)
+
+
+def _clustered(name: str, port: int, routes: str) -> str:
+    """Configuration of one server of a cluster; its tag is its name, so that a stream can be placed on it."""
+    return (
+        f'server_tags: ["{name}"]\n'
+        f'cluster {{ name: "chaos", listen: "127.0.0.1:{port}", routes: [{routes}], no_advertise: true }}'
+    )
+
+
+def _subject(which: int) -> str:
+    return f"chaos.filler.{which}"
+
+
 class Servers:
     """The broker of a run."""
 
@@ -53,13 +79,13 @@ class Servers:
                 place / name,
                 name=name,
                 max_store_bytes=max_bytes,
-                extra_config=""
-                if replicas == 1
-                else f'cluster {{ name: "chaos", listen: "127.0.0.1:{port}", routes: [{routes}], no_advertise: true }}',
+                extra_config=_clustered(name, port, routes) if replicas > 1 else "",
             )
             for name, port in zip(names, ports, strict=True)
         ]
         self._filler: NatsBroker | None = None
+        self.mended = 0
+        """Servers that had to be restarted after a full disk."""
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -103,16 +129,15 @@ class Servers:
                     os.kill(pid, signal.SIGCONT)
             await asyncio.sleep(0.15)
 
-    async def fill(self, *, seconds: float) -> bool:
-        """Fill the store until it refuses, leave it so for a while, free it. Whether it was ever full."""
-        config = StreamConfig(FILLER, ("chaos.filler",), replicas=self.replicas)
+    async def fill(self, which: int, *, seconds: float) -> bool:
+        """Fill one server's store until it refuses, leave it so for a while, free it. Whether it was ever full."""
         full = False
         try:
             broker = await self._connection()
-            await broker.create_stream(config)
+            await self._create_filler(broker, which)
             for _ in range(2 + self._max_bytes // FILLER_BYTES):
                 try:
-                    await broker.publish(Publish("chaos.filler", bytes(FILLER_BYTES)), timeout=10.0)
+                    await broker.publish(Publish(_subject(which), bytes(FILLER_BYTES)), timeout=10.0)
                 except (Refused, OutcomeUnknown) as error:
                     full = "resources" in str(error) or "maximum" in str(error)
                     break
@@ -120,22 +145,49 @@ class Servers:
         except BrokerError:
             full = False
         finally:
-            await self.free()
+            await self._free(which)
+            await self._mend(which)
         return full
 
-    async def free(self) -> None:
+    async def _create_filler(self, broker: NatsBroker, which: int) -> None:
+        """A stream of one replica on that very server."""
+        name = f"{FILLER}_{which}"
+        config = {
+            "name": name,
+            "subjects": [_subject(which)],
+            "storage": "file",
+            "num_replicas": 1,
+            **({"placement": {"tags": [self.all[which]._name]}} if self.replicas > 1 else {}),
+        }
+        await broker.request(f"$JS.API.STREAM.CREATE.{name}", json.dumps(config).encode(), timeout=5.0)
+
+    async def _free(self, which: int) -> None:
         """Give back what `fill` took; tried until it works, within a bound."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(20):
                 while True:
                     try:
                         broker = await self._connection()
-                        await broker.purge(FILLER, "chaos.filler")
+                        await broker.purge(f"{FILLER}_{which}", _subject(which))
                         return
                     except Refused:
                         return
                     except BrokerError:
                         await asyncio.sleep(0.5)
+
+    async def _mend(self, which: int) -> None:
+        """What an operator does after a full disk: restart the server if it does not get well by itself.
+
+        A replica that could not write stays `group node unhealthy` although there is room again (tried, nats-server 2.15.1).
+        """
+        server = self.all[which]
+        try:
+            async with asyncio.timeout(MEND_SECONDS):
+                await server.wait_healthy()
+        except (TimeoutError, ServerFailed):
+            self.mended += 1
+            await server.stop()
+            await self._start_again(server)
 
     async def _connection(self) -> NatsBroker:
         if self._filler is None:
@@ -158,7 +210,17 @@ class Servers:
                 with suppress(ProcessLookupError):
                     os.kill(server.pid, signal.SIGCONT)
             await self._start_again(server)
-        await self.wait_healthy()
+        try:
+            await self.wait_healthy()
+        except TimeoutError:
+            raise RuntimeError(
+                f"not healthy {HEALTHY_SECONDS:.0f} s after the last fault: {await self.complaints()}"
+            ) from None
+
+    async def complaints(self) -> str:
+        """What each server says of its own health."""
+        said = await asyncio.gather(*(asyncio.to_thread(_health, server.monitor_url) for server in self.all))
+        return "; ".join(f"{server!r}: {words}" for server, words in zip(self.all, said, strict=True))
 
     async def close(self) -> None:
         """End them all."""
