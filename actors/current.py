@@ -133,7 +133,8 @@ class Current:
 
     @property
     def actor(self) -> CurrentActor:
-        """The actor this workflow or step belongs to. Raises `NoCurrent` elsewhere."""
+        """The actor this workflow or step belongs to: its `id`, `run`, `workflow`, `deployment`, `time` (the broker's, Unix
+        seconds) and `now` (the same as a `datetime`). Raises `NoCurrent` elsewhere."""
         driver = current_driver()
         if driver is not None:
             draft = driver.draft
@@ -146,7 +147,8 @@ class Current:
 
     @property
     def step(self) -> CurrentStep:
-        """This attempt of the step. Raises `NoCurrent` elsewhere, in workflow code too."""
+        """This attempt of the step: its `key` (the same in every attempt), `name`, `attempt` (from 1), `deadline`, `cancelled`,
+        `heartbeat(details)` and `last_heartbeat`. Raises `NoCurrent` elsewhere, in workflow code too."""
         found = step_variable.get(None)
         if found is None or current_driver() is not None:
             raise NoCurrent("step", "steps")

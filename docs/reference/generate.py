@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 import click
+from sojourn.actors.current import Current
 
 import sojourn
 
@@ -68,12 +69,16 @@ def api_page() -> str:
         parts.append(f"{_paragraph(value)}\n")
         if inspect.isclass(value) and not is_error:
             parts.extend(_methods(value))
+        elif isinstance(value, Current):
+            parts.extend(_methods(Current))
     return "".join(parts)
 
 
 def _methods(cls: type) -> Iterator[str]:
     members = [
-        (name, value) for name, value in vars(cls).items() if not name.startswith("_") and _paragraph(value)
+        (name, value)
+        for name, value in vars(cls).items()
+        if not name.startswith("_") and not isinstance(value, int) and _paragraph(value)
     ]
     if members:
         yield "\n"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import orjson
-from rich.text import Text
 
 from .connection import Connection, connection_options, reported
 from .output import Output, age, clean
@@ -15,6 +14,27 @@ from .values import DurationValue, JsonValue, NamedValue
 
 if TYPE_CHECKING:
     from sojourn.codecs.record import Index
+
+
+RESULT: Final = 4_000_000
+"""Characters of a result that are shown: more than a payload may have, so that what is printed is JSON."""
+TRACEBACK: Final = 20_000
+"""Characters of a traceback that are shown: more than a record keeps."""
+STATES: Final = (
+    "running",
+    "suspended",
+    "runnable",
+    "cancelling",
+    "paused",
+    "quarantined",
+    "pin",
+    "completed",
+    "rejected",
+    "failed",
+    "cancelled",
+    "terminated",
+)
+"""What --status takes: every status, and every hold."""
 
 
 @click.command()
@@ -35,7 +55,11 @@ if TYPE_CHECKING:
 @click.option("--delay", type=DurationValue(), help="Start after this time (`30s`, `2h`).")
 @click.option("--tag", "tags", multiple=True, help="Tag to find it by. May be repeated.")
 @click.option("--wait", is_flag=True, help="Wait for the result and print it.")
-@click.option("--timeout", type=DurationValue(), help="How long to wait with --wait.")
+@click.option(
+    "--timeout",
+    type=DurationValue(),
+    help="How long to wait for a node to start it, and with --wait for its end.  [default: 30s for the start, and no limit]",
+)
 @connection_options
 @reported
 async def start(
@@ -66,6 +90,7 @@ async def start(
             if_exists=if_exists,
             delay=delay,
             tags=tags,
+            timeout=30.0 if timeout is None else timeout,
         )
         if wait:
             _print_result(output, await handle.result(timeout=timeout))
@@ -122,14 +147,12 @@ def _print_result(output: Output, value: Any) -> None:
     if output.json:
         output.document(value)
     else:
-        output.console.print(
-            Text(clean(orjson.dumps(value, option=orjson.OPT_INDENT_2, default=str).decode(), 100_000))
-        )
+        output.verbatim(orjson.dumps(value, option=orjson.OPT_INDENT_2, default=str).decode(), RESULT)
 
 
 @click.command("list")
 @click.option("--workflow", help="Only this workflow.")
-@click.option("--status", help="Only this state: running, suspended, completed, failed, ...")
+@click.option("--status", type=click.Choice(STATES), help="Only this state.")
 @click.option("--stage", help="Only this stage.")
 @click.option("--tag", help="Only with this tag.")
 @click.option("--held", type=click.Choice(["paused", "quarantined", "pin"]), help="Only those held, and why.")
@@ -215,4 +238,8 @@ async def describe(output: Output, connection: Connection, actor: str) -> None:
         output.document(description.document())
         return
     output.say(clean(description.sentence), "bold")
-    output.facts(description.facts())
+    facts = dict(description.facts())
+    trace = facts.pop("traceback", "")
+    output.facts(facts.items())
+    if trace:
+        output.verbatim(f"\n{trace}", TRACEBACK)

@@ -73,7 +73,7 @@ class _LazyCommands(click.Group):
 def cli() -> None:
     """Durable workflows that store the suspended coroutine, on NATS.
 
-    Try `sojourn demo`, or `sojourn dev app.py` for your own code. Every command takes --json.
+    Try `sojourn demo`, or `sojourn dev app.py` for your own code. Every command but `node` takes --json.
 
     Exit codes: 0 done; 1 the answer is a failure; 2 wrong usage; 3 no broker or no owner answers;
     4 no such actor, workflow or letter; 5 not in the time given; 6 refused.

@@ -7,11 +7,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.text import Text
 
 from .connection import Connection, connection_options, reported
 from .failures import CommandFailed, Exit
-from .output import Output, age, clean, moment
+from .output import Output, age, moment
 
 if TYPE_CHECKING:
     from sojourn.broker.dead import DeadLetter
@@ -104,7 +103,7 @@ def _print(output: Output, letter: DeadLetter, to: str, name: str) -> None:
             ("payload", f"{len(letter.payload)} bytes"),
         )
     )
-    output.console.print(Text(clean(letter.payload.decode("utf-8", "backslashreplace"), 10_000)))
+    output.verbatim(letter.payload.decode("utf-8", "backslashreplace"), 10_000)
 
 
 def addressee(subjects: Subjects, letter: DeadLetter) -> tuple[str, str]:

@@ -74,7 +74,11 @@ def explain(error: BaseException) -> Failure:
                 str(error),
                 "Start one with `sojourn dev app.py`, or name yours with --server or SOJOURN_SERVER.",
             )
-        case broker.StreamNotFound() | broker.TopologyDrift() | broker.NoResponders() | actors.NoAnswer():
+        case actors.NoAnswer():
+            return Failure(
+                Exit.UNREACHABLE, str(error), "`sojourn nodes` shows which nodes live and what they own."
+            )
+        case broker.StreamNotFound() | broker.TopologyDrift() | broker.NoResponders():
             return Failure(Exit.UNREACHABLE, str(error))
         case actors.NoSuchActor() | actors.NoSuchWorkflow() | actors.NoSuchChannel():
             return Failure(Exit.NOT_FOUND, str(error))

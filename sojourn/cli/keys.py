@@ -30,7 +30,7 @@ key_option = click.option(
     "--key-file",
     envvar=KEY_FILE_VARIABLE,
     type=click.Path(dir_okay=False, path_type=Path),
-    help=f"File with the keys that seal records; mode 0600.  [default: the keys in {KEY_VARIABLE}]",
+    help=f"File with the keys that seal records; mode 0600.  [default: the keys in {KEY_VARIABLE}, or `sojourn dev` here]",
 )
 """Adds --key-file to a command."""
 

@@ -74,8 +74,8 @@ def _documents(view: View, owned: Counter[str]) -> list[dict[str, Any]]:
 @connection_options
 @reported
 async def check(output: Output, connection: Connection, key_file: Path | None) -> Exit | None:
-    """Verify over all records that nothing can be stuck for ever (I11): each actor that has not ended has an
-    event, a timer or a message that will bring its owner to it.
+    """Verify over all records that nothing can be stuck for ever: each actor that has not ended has an event, a
+    timer or a message that will bring its owner to it (invariant I11).
 
     It opens the records, so it needs the key; it unpickles nothing. Exit code 1 with the findings, if there are any.
     """

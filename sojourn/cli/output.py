@@ -24,6 +24,9 @@ from sojourn.codecs.durations import format_duration
 LONGEST: Final = 400
 """Characters of one text from outside that are shown; more is cut, and says so."""
 
+UNFOLDED: Final = 10_000
+"""Columns of an output that is no terminal."""
+
 _INVISIBLE: Final = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 
 STYLES: Final[Mapping[str, str]] = {
@@ -95,13 +98,13 @@ class Output:
 
     @property
     def console(self) -> Console:
-        """Standard output as a rich console."""
-        return Console(file=self.stdout, highlight=False, soft_wrap=False)
+        """Standard output as a rich console; no table is folded on its way to a file or a pipe."""
+        return Console(file=self.stdout, highlight=False, width=None if self.stdout.isatty() else UNFOLDED)
 
     @property
     def errors(self) -> Console:
-        """Standard error as a rich console."""
-        return Console(file=self.stderr, highlight=False)
+        """Standard error as a rich console; sentences are folded by the terminal, so that they can be copied."""
+        return Console(file=self.stderr, highlight=False, soft_wrap=True)
 
     def document(self, value: Any) -> None:
         """Print one JSON document."""
@@ -112,7 +115,11 @@ class Output:
     def say(self, sentence: str, style: str = "") -> None:
         """Print one sentence for people; nothing with `--json`."""
         if not self.json:
-            self.console.print(Text(sentence, style=style))
+            self.console.print(Text(sentence, style=style), soft_wrap=True)
+
+    def verbatim(self, text: str, longest: int) -> None:
+        """Print text from outside as it is: cleaned, cut at `longest` characters, never folded."""
+        self.console.print(Text(clean(text, longest)), soft_wrap=True)
 
     def note(self, sentence: str) -> None:
         """Print a remark beside the answer, on standard error; nothing with `--json`."""

@@ -56,7 +56,7 @@ async def list_versions(output: Output, connection: Connection) -> None:
     )
     if found.without_node():
         output.say(
-            f"{counted(found.without_node(), 'workflow')} cannot go on: no living node has their code",
+            f"{counted(found.without_node(), 'workflow')} cannot go on: no living node has the code",
             "yellow",
         )
 
@@ -236,7 +236,7 @@ def _words(one: DeploymentCensus) -> str:
         _state(one),
         counted(one.nodes, "living node"),
         f"{one.suspended} asleep",
-        f"{one.needing} need it",
+        f"needed by {one.needing}",
     ]
     if one.on_lane:
         parts.append(f"{one.on_lane} on its lane")

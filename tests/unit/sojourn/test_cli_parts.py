@@ -12,8 +12,11 @@ import click
 import pytest
 from click.testing import CliRunner
 from sojourn.actors import errors as actors
+from sojourn.actors.states import HOLD_ACCEPTS
 from sojourn.broker import errors as broker
+from sojourn.codecs.record import Status
 
+from sojourn.cli.actors import STATES
 from sojourn.cli.app import cli
 from sojourn.cli.changed import changed_functions
 from sojourn.cli.devfile import DevFile
@@ -88,6 +91,21 @@ def test_markup_in_a_cell_is_not_interpreted() -> None:
     stdout = io.StringIO()
     Output(False, stdout, io.StringIO()).table(("id",), [("[red]x[/red]",)])
     assert "[red]x[/red]" in stdout.getvalue()
+
+
+def test_what_goes_into_a_pipe_is_not_folded() -> None:
+    stdout, stderr = io.StringIO(), io.StringIO()
+    output, long = Output(False, stdout, stderr), "word " * 60 + "end"
+    output.say(long)
+    output.note(long)
+    output.verbatim(long, 1000)
+    output.table(("id", "detail"), [("x", long)])
+    assert stdout.getvalue().count(long) == 3
+    assert stderr.getvalue().count(long) == 1
+
+
+def test_a_state_to_list_is_any_status_or_hold() -> None:
+    assert set(STATES) == {*map(str, Status), *HOLD_ACCEPTS}
 
 
 def test_ages_and_counts_read_well() -> None:
