@@ -90,22 +90,6 @@ class Driver:
         self._spreading: set[int] = set()
         """Branches whose cancellation is being passed on: tasks may wait for each other in a circle."""
         self._touched: set[int] = set()
-        self._handlers: dict[type[i.Intention], Callable[[Branch, Any], None]] = {
-            i.Sleep: self._sleep,
-            i.Call: self._call,
-            i.Receive: self._receive,
-            i.Spawn: self._spawn,
-            i.Join: self._join,
-            i.Send: self._send,
-            i.CancelChild: self._cancel_child,
-            i.Checkpoint: self._checkpoint,
-            i.Fork: self._fork,
-            i.WaitBranches: self._wait_branches,
-            i.LeaveGroup: self._leave_group,
-            i.EnterTimeout: self._enter_timeout,
-            i.LeaveTimeout: self._leave_timeout,
-            i.Park: self._park,
-        }
 
     # feeding
 
@@ -216,7 +200,7 @@ class Driver:
 
     def _suspended(self, branch: Branch, yielded: Any) -> None:
         """Begin the wait that a branch asked for; what is wrong with it is raised at the await."""
-        handler = self._handlers.get(type(yielded))
+        handler = _HANDLERS.get(type(yielded))
         if handler is None:
             self.fail(branch, self._unknown(branch, yielded))
             return
@@ -228,7 +212,7 @@ class Driver:
         branch.op = 0
         self._touched.add(branch.number)
         try:
-            handler(branch, yielded)
+            handler(self, branch, yielded)
         except (
             Exception
         ) as wrong:  # what is forked may have an `__await__` of the user's that raises anything
@@ -701,7 +685,7 @@ def _where(coroutine: Any) -> tuple[SourceLine, ...]:
     """Where a branch stands; nothing for one that runs a bare intention (no code of the user's is in it)."""
     if not hasattr(coroutine, "cr_code"):
         return ()
-    return tuple(SourceLine(at.module, at.function, at.line) for at in frames.where(coroutine))
+    return frames.where(coroutine)
 
 
 def _awaited_twice(coroutine: object) -> RuntimeError:
@@ -724,3 +708,22 @@ def _in_the_circle(branch: Branch) -> tuple[bool, bool, int]:
     """How likely a branch stands in a circle of waits itself, and does not only wait for those that do."""
     wait = branch.intention
     return isinstance(wait, i.Park), isinstance(wait, i.WaitBranches), branch.op
+
+
+_HANDLERS: dict[type[i.Intention], Callable[[Driver, Branch, Any], None]] = {
+    i.Sleep: Driver._sleep,
+    i.Call: Driver._call,
+    i.Receive: Driver._receive,
+    i.Spawn: Driver._spawn,
+    i.Join: Driver._join,
+    i.Send: Driver._send,
+    i.CancelChild: Driver._cancel_child,
+    i.Checkpoint: Driver._checkpoint,
+    i.Fork: Driver._fork,
+    i.WaitBranches: Driver._wait_branches,
+    i.LeaveGroup: Driver._leave_group,
+    i.EnterTimeout: Driver._enter_timeout,
+    i.LeaveTimeout: Driver._leave_timeout,
+    i.Park: Driver._park,
+}
+"""How each intention begins its wait."""

@@ -17,12 +17,9 @@ import asyncio
 import sys
 import threading
 from asyncio import events
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
-
-from sojourn.codecs.layout import no_hooks
 
 from .errors import NotInWorkflow
 
@@ -154,19 +151,29 @@ else:
         return None
 
 
-@contextmanager
-def entered(driver: Driver) -> Iterator[None]:
-    """Be inside a workflow for the duration of a turn. Not reentrant: a workflow cannot drive another."""
-    loop = events._get_running_loop()
-    task = _take_task(loop)
-    events._set_running_loop(_GUARD)
-    before = _state.driver
-    _state.driver = driver
-    try:
+class entered:  # noqa: N801  # reads as the word it is: with entered(driver)
+    """Be inside a workflow for the duration of a turn. Not reentrant: a workflow cannot drive another.
+
+    A class and not a generator's context manager, twice: this stands in the way of every resumption.
+    """
+
+    __slots__ = ("_before", "_driver", "_hooks", "_loop", "_task")
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def __enter__(self) -> None:
+        self._loop = events._get_running_loop()
+        self._task = _take_task(self._loop)
         # Without hooks, or asyncio adopts the workflow's async generators and closes them in its own tasks.
-        with no_hooks():
-            yield
-    finally:
-        _state.driver = before
-        events._set_running_loop(loop)
-        _give_task(loop, task)
+        self._hooks = sys.get_asyncgen_hooks()
+        self._before = _state.driver
+        events._set_running_loop(_GUARD)
+        _state.driver = self._driver
+        sys.set_asyncgen_hooks(None, None)
+
+    def __exit__(self, *_: object) -> None:
+        sys.set_asyncgen_hooks(*self._hooks)
+        _state.driver = self._before
+        events._set_running_loop(self._loop)
+        _give_task(self._loop, self._task)

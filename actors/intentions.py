@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Generator
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from .errors import OnlyInWorkflow, UnknownIntention
@@ -92,8 +93,14 @@ class Intention:
         return Leaf(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        names = (field.name for field in fields(self))  # type: ignore[arg-type]  # every subclass is a dataclass
-        return _intention, (self.kind, self.version, tuple(getattr(self, name) for name in names))
+        kind = type(self)
+        return _intention, (self.kind, self.version, tuple([getattr(self, name) for name in _names_of(kind)]))
+
+
+@cache
+def _names_of(kind: Any) -> tuple[str, ...]:
+    """The fields that are stored of one of the dataclasses below, in order."""
+    return tuple(field.name for field in fields(kind))
 
 
 def _intention(kind: str, version: int, values: tuple[Any, ...]) -> Intention:

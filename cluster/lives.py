@@ -5,13 +5,14 @@ all of them.
 from __future__ import annotations
 
 import asyncio
+import base64
 import dataclasses
+import os
 import random
-import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sojourn.actors.engine import Engine
 from sojourn.broker.dead import DeadLetters
@@ -44,9 +45,29 @@ if TYPE_CHECKING:
     from .versions import Versions
 
 
-def _new_id() -> str:
-    """A name nobody can guess: 96 random bits in the alphabet of names."""
-    return secrets.token_urlsafe(12)
+class NewIds:
+    """Names nobody can guess: 96 random bits in the alphabet of names. Drawn from the system in batches, since each
+    draw is a system call; so a process that has drawn some must not fork into two that go on.
+    """
+
+    BITS: Final = 96
+    BATCH: Final = 256
+
+    def __init__(self, random: Callable[[int], bytes] = os.urandom) -> None:
+        self._random = random
+        self._drawn: list[str] = []
+
+    def __call__(self) -> str:
+        """The next one."""
+        if not self._drawn:
+            text = base64.urlsafe_b64encode(self._random(self.BATCH * self.BITS // 8)).decode()
+            length = self.BITS // 6
+            self._drawn = [text[at : at + length] for at in range(0, len(text), length)]
+        return self._drawn.pop()
+
+
+new_id = NewIds()
+"""This process's own. Used on the engine's loop only."""
 
 
 @dataclass(kw_only=True)
@@ -80,7 +101,7 @@ class Lives:
         self.engine = Engine(
             self.registry,
             limits=self.limits,
-            ids=_new_id,
+            ids=new_id,
             random=self.random.random,
             deployment=self.versions.own.label,
         )
@@ -117,7 +138,7 @@ class Lives:
             marks=marks,
             meter=self.metrics,
             random=self.random,
-            ids=_new_id,
+            ids=new_id,
             monotonic=self.monotonic,
             fault=self.fault,
             steps=self.local_steps,
