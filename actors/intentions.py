@@ -93,7 +93,7 @@ class Intention:
         return Leaf(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        kind = type(self)
+        kind: Any = type(self)
         return _intention, (self.kind, self.version, tuple([getattr(self, name) for name in _names_of(kind)]))
 
 
