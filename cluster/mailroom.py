@@ -85,6 +85,9 @@ class HeldOf:
         self.others: dict[Origin, HeldRef] = {}
         """What is no mail."""
 
+    def __bool__(self) -> bool:
+        return bool(self.others or self.mail)
+
     def __len__(self) -> int:
         return len(self.others) + sum(len(refs) for refs in self.mail.values())
 
