@@ -43,7 +43,7 @@ class Description:
         yield "waits for", index.wait
         yield "at", [place(chain[-1]) for chain in index.stacks if chain]
         yield "held because", index.hold_reason
-        yield "missing", list(details.missing)
+        yield "missing", [words for words in details.missing if words != index.hold_reason]
         yield "could run on", list(details.elsewhere)
         yield "steps running", [running_words(running) for running in details.running]
         yield "unread mail", [f"{unread.channel}: {unread.messages}" for unread in details.unread]

@@ -161,7 +161,7 @@ class StreamNotFound(BrokerError):
     def __str__(self) -> str:
         return (
             f"expected stream `{self.name}` at the broker, found none; run `sojourn topology apply` "
-            "(or check that the credentials belong to the right account)"
+            "(or check the namespace, and that the credentials belong to the right account)"
         )
 
 

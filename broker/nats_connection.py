@@ -111,7 +111,9 @@ class NatsConnection:
         if self._revival is not None:
             self._revival.cancel()
         self.requests.close()
-        await self.client.close()
+        # Without a queue an address was refused before any was tried: there is nothing to close, and nats-py would fail.
+        if self.client._flush_queue is not None:
+            await self.client.close()
 
     async def _on_error(self, error: Exception) -> None:
         text = str(error) or repr(error)

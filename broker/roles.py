@@ -126,7 +126,7 @@ def server_config(users: Iterable[User], subjects: Subjects) -> str:
             exports.update(_exports(user, subjects))
     body = {name: dict(account) for name, account in accounts.items()}
     streams = {**body[inside], "jetstream": "enabled", "exports": list(exports.values())}
-    return f"accounts: {orjson.dumps({**body, inside: streams}).decode()}"
+    return f"accounts: {orjson.dumps({**body, inside: streams}, option=orjson.OPT_INDENT_2).decode()}"
 
 
 def _account_suffix(user: User) -> str:

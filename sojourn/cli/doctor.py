@@ -53,7 +53,8 @@ async def doctor(output: Output, connection: Connection) -> Exit | None:
         )
     else:
         output.table(
-            ("", "", "", "what to do"), ((f.subject, f.health, f.detail, f.remedy) for f in findings)
+            ("what", "health", "found", "what to do"),
+            ((f.subject, f.health, f.detail, f.remedy) for f in findings),
         )
     return Exit.FAILED if any(f.health == "broken" for f in findings) else None
 
@@ -89,12 +90,23 @@ def _package(name: str, use: str, extra: str) -> Finding:
 
 
 async def _cluster(connection: Connection) -> AsyncIterator[Finding]:
+    from sojourn.broker.errors import StreamNotFound
     from sojourn.codecs.errors import SojournError
 
     try:
         async with connection.broker() as broker:
             yield Finding("broker", "ok", connection.server)
-            subjects = await connection.subjects(broker)
+            try:
+                subjects = await connection.subjects(broker)
+            except StreamNotFound as error:
+                remedy = f"`sojourn topology apply --namespace {connection.namespace}`, or name the right --namespace"
+                yield Finding(
+                    "topology",
+                    "broken",
+                    f"no namespace {connection.namespace}: no stream {error.name}",
+                    remedy,
+                )
+                return
             for look in (_topology, _clock, _nodes):
                 yield await _guarded(look, broker, subjects)
     except (TimeoutError, SojournError, OSError) as error:

@@ -182,14 +182,17 @@ async def _change(
 ) -> None:
     """Change the policy by compare-and-swap, and hint to the nodes to look at once."""
     from sojourn.broker.cluster_keys import ClusterKeys
-    from sojourn.cluster.versions import Policy, change_policy
+    from sojourn.cluster.versions import Policy, UnknownDeployment, change_policy
 
     def change(policy: Policy) -> Policy:
         return Policy(**wanted(policy), by=operator(), at=time.time())
 
     async with connection.broker() as broker:
         subjects = await connection.subjects(broker)
-        policy = await change_policy(ClusterKeys(broker, subjects), change)
+        try:
+            policy = await change_policy(ClusterKeys(broker, subjects), change)
+        except UnknownDeployment as error:
+            raise CommandFailed(Exit.NOT_FOUND, str(error)) from None
         await broker.send(subjects.members())
     if output.json:
         output.document({"current": policy.current, "ramp": policy.ramp, "by": policy.by, "at": policy.at})
@@ -241,7 +244,7 @@ def _words(one: DeploymentCensus) -> str:
     if one.on_lane:
         parts.append(f"{one.on_lane} on its lane")
     if one.without_node:
-        parts.append(f"{one.without_node} without a node that has their code")
+        parts.append(f"{one.without_node} without a node that has the code")
     return ", ".join(parts)
 
 

@@ -94,7 +94,12 @@ class Screen:
         if problems:
             self._console.print(Text(f"{len(problems)} problems", style="bold red"))
         else:
-            self._console.print(Text("Nothing was lost, nothing was done twice.", style="bold green"))
+            self._console.print(
+                Text(
+                    "Nothing was lost, nothing was done twice; only what the kill cut off ran again.",
+                    style="bold green",
+                )
+            )
 
     async def _draw(self, live: Live) -> None:
         while True:

@@ -13,6 +13,8 @@ from itertools import pairwise
 
 from .journal import Execution, by_key
 
+CHILD = "watch-"
+"""What the id of an onboarding's child begins with: it is counted beside the onboardings."""
 UNRECORDED_SECONDS = 1.0
 """A result that came so shortly before a kill may not have been recorded: its step may run again."""
 
@@ -96,9 +98,9 @@ def _twice(run: Run) -> list[str]:
     problems.extend(
         f"{actor}: cancelled, but its cleanup did not run"
         for actor, outcome in run.outcomes.items()
-        if actor.startswith("watch-")
+        if actor.startswith(CHILD)
         and outcome.status == "cancelled"
-        and actor.removeprefix("watch-") not in closed
+        and actor.removeprefix(CHILD) not in closed
     )
     return problems
 
@@ -121,13 +123,22 @@ def _may_repeat(execution: Execution, kill: Kill) -> bool:
     return execution.ended is None or execution.ended > kill.at - UNRECORDED_SECONDS
 
 
+def _with_children(count: str, children: int) -> str:
+    if not children:
+        return count
+    return f"{count}, with {children} {'child' if children == 1 else 'children'}"
+
+
 def _rows(run: Run, repeats: Sequence[Execution]) -> list[tuple[str, str]]:
-    ended = Counter(outcome.status for outcome in run.outcomes.values())
+    ended = Counter(one.status for actor, one in run.outcomes.items() if not actor.startswith(CHILD))
+    children = Counter(one.status for actor, one in run.outcomes.items() if actor.startswith(CHILD))
     moved = sum(1 for nodes in run.itineraries.values() if len(set(nodes)) > 1)
     sizes = run.frame_bytes
     running = sum(1 for e in run.executions if e.pid == run.kill.pid and e.running_at(run.kill.at))
     rows = [(status, str(ended.pop(status, 0))) for status in ("completed", "rejected", "cancelled")]
     rows += [(status, str(count)) for status, count in sorted(ended.items())]
+    rows = [(status, _with_children(count, children.pop(status, 0))) for status, count in rows]
+    rows += [(status, _with_children("0", count)) for status, count in sorted(children.items())]
     rows += [
         ("resumed on another node", str(moved)),
         ("step executions", str(len(run.executions))),

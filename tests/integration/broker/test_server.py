@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from sojourn.broker.errors import ConnectFailed
 from sojourn.broker.nats import NatsBroker, NatsOptions
 from sojourn.broker.seam import Publish, StreamConfig
 from sojourn.broker.server import EmbeddedServer, ServerFailed, ServerNotFound, find_server
@@ -23,6 +24,11 @@ async def test_two_servers_run_side_by_side() -> None:
             broker = await NatsBroker.connect(NatsOptions(servers=server.url))
             assert (await broker.account_limits()).bytes == 0
             await broker.close()
+
+
+async def test_an_address_that_is_none_is_a_failed_connection() -> None:
+    with pytest.raises(ConnectFailed, match="invalid connect url"):
+        await NatsBroker.connect(NatsOptions(servers="nats://127.0.0.1:4222,garbage:::"))
 
 
 async def test_a_restart_keeps_port_and_streams(own_server: EmbeddedServer) -> None:

@@ -51,7 +51,7 @@ def test_a_run_in_which_all_went_well_has_no_problems() -> None:
     assert dict(verdict.rows) == {
         "completed": "1",
         "rejected": "1",
-        "cancelled": "2",
+        "cancelled": "1, with 1 child",
         "resumed on another node": "1",
         "step executions": "5",
         "of them repeated": "1 (1 were running at the kill)",
