@@ -30,6 +30,7 @@ from cluster_kit import KITS, Cluster
 from kubelet_kit import PROGRAMS, Ended, Kubelet
 from kubernetes_kit import Kubernetes
 from sojourn.actors.client import Client
+from sojourn.broker.errors import OutcomeUnknown
 from sojourn.broker.nats import NatsBroker, NatsOptions
 from sojourn.broker.roles import Role, api_prefix, inbox_prefix
 from sojourn.broker.server import EmbeddedServer
@@ -113,7 +114,7 @@ class Release:
 
     def connection(self, role: str) -> dict[str, str]:
         """How a user of a role reaches the bundled NATS, as the environment of the command line."""
-        auth, (server,) = self.secret("shop-sojourn-nats-auth"), self.kubelet.of(component="nats")
+        auth, server = self.secret("shop-sojourn-nats-auth"), self.kubelet.of(component="nats")[0]
         return {
             "SOJOURN_SERVER": f"nats://{server.ip}:4222", "SOJOURN_NAMESPACE": SHOP, "SOJOURN_ROLE": role,
             "SOJOURN_USER": auth[f"{role}-user"], "SOJOURN_PASSWORD": auth[f"{role}-password"],
@@ -305,3 +306,39 @@ async def test_install_upgrade_scale_lose_roll_back_and_uninstall_strand_nothing
         asked = [one for one in asked if one.pod != lost.name and "-v3-" not in one.pod]
         assert {one.code for one in asked} == {0}, "every node that was asked to leave drained"
         assert max(one.seconds for one in asked) < 20 + 5
+
+
+async def _signal_until_stored(shop: Cluster, order: str) -> None:
+    """As a careful client: while a leader is elected nobody knows, and mail sent twice is taken once by an order."""
+    for _ in range(20):
+        try:
+            await shop.signal_many([order], "go", b"100")
+        except OutcomeUnknown:
+            await asyncio.sleep(0.5)
+        else:
+            return
+    raise AssertionError(f"no signal for {order} was stored")
+
+
+@pytest.mark.skipif(not os.environ.get("CHART_SCAN"), reason="three servers and a node: `make chart` runs it")
+async def test_three_servers_keep_three_copies_and_lose_one(tmp_path: Path) -> None:
+    async with release(tmp_path) as made:
+        await made.deploy("install", "v1", "nats.mode=cluster", "nats.syncAlways=true", "node.replicas=1")
+        await made.wait_ready("v1", 1)
+        code, _ = await made.sojourn("admin", "topology", "check")
+        assert code == 0
+        shop = await made.shop()
+        info = await shop.broker.stream_config(shop.subjects.frames_stream)
+        assert info is not None
+        assert info.replicas == 3
+        orders = await shop.start_many("order", [[n] for n in range(10)], "order")
+        await shop.until_all(orders, lambda index: index.wait.startswith("receive"))
+        made.kubelet.lose(made.kubelet.of(component="nats")[-1])
+        for order in orders:
+            await _signal_until_stored(shop, order)
+        assert await shop.results(orders) == [["v1", n + 100] for n in range(10)]
+        await made.wait(
+            lambda: [pod.ready for pod in made.kubelet.of(component="nats")] == [True] * 3,
+            "the third server again",
+        )
+        assert not shop.repeated()

@@ -28,7 +28,7 @@ def test_hadolint_finds_nothing(file: str) -> None:
 
 
 def test_every_layer_is_copied_and_let_through() -> None:
-    folders = {path for path in PYPROJECT["tool"]["setuptools"]["package-dir"].values()}
+    folders = set(PYPROJECT["tool"]["setuptools"]["package-dir"].values())
     copied = set(re.findall(r"^COPY (\w+)/ \w+/$", DOCKERFILE, re.M))
     assert copied == folders
     assert folders <= {line.removeprefix("!") for line in IGNORE}

@@ -35,6 +35,7 @@ from sojourn.broker.server import dying_with_parent
 LOOK_SECONDS = 0.1
 PROBE_SECONDS = 0.25
 RESTART_SECONDS = 1.0
+HEADLESS = re.compile(r"([\w-]+-\d+)\.[\w-]+-headless")
 PROGRAMS = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
 
@@ -107,6 +108,7 @@ class Kubelet:
     _stopping: bool = False
     _network: str = field(default_factory=lambda: f"127.{random.randint(1, 250)}.{random.randint(1, 250)}")
     _count: int = 0
+    _addresses: dict[str, str] = field(default_factory=dict)
 
     def __enter__(self) -> Kubelet:
         self._thread = threading.Thread(target=self._run, name="kubelet", daemon=True)
@@ -220,7 +222,10 @@ class Kubelet:
             [pod for pod in living if pod.hash == digest],
             [pod for pod in living if pod.hash != digest],
         )
-        if len(new) < wanted and len(living) < wanted + surge:
+        there = living
+        if plural == "statefulsets":  # each has a name and an address for good, so the former one goes first
+            there = [pod for pod in self.pods.values() if pod.owner == name]
+        if len(new) < wanted and len(there) < wanted + surge:
             number = next(n for n in range(1000) if f"{name}-{n}" not in self.pods)
             self._make(f"{name}-{number}", name, owner, spec["template"], digest)
         ready = sum(pod.ready for pod in new)
@@ -275,9 +280,10 @@ class Kubelet:
         self._count += 1
         place = self.place / f"{name}-{self._count}"
         place.mkdir(parents=True)
-        pod = Pod(
-            name, owner, digest, copy.deepcopy(template), place, f"{self._network}.{self._count % 250 + 1}"
-        )
+        address = f"{self._network}.{self._count % 250 + 1}"
+        if by["kind"] == "StatefulSet":
+            address = self._addresses.setdefault(name, address)
+        pod = Pod(name, owner, digest, copy.deepcopy(template), place, address)
         self.pods[name] = pod
         self.kubernetes.put(
             {
@@ -364,6 +370,11 @@ class Kubelet:
         text = json.dumps(pod.container.get("env", ()))
         named = [one for one in self.kubernetes.all("services") if f"//{one['metadata']['name']}:" in text]
         labels = [one.labels for one in self.pods.values()]
+        owner = self.kubernetes.get("statefulsets", pod.owner)
+        if owner is not None and any(
+            f"{pod.owner}-{n}" not in self.pods for n in range(owner["spec"]["replicas"])
+        ):
+            return False
         return all(any(one["spec"]["selector"].items() <= each.items() for each in labels) for one in named)
 
     def _value(self, pod: Pod, one: Object) -> str:
@@ -407,6 +418,12 @@ class Kubelet:
                 (target / name).unlink(missing_ok=True)
                 (target / name).write_bytes(data)
                 (target / name).chmod(mode)
+        routes = moved.get("/etc/nats/auth")
+        if routes is not None:  # a pod's name within a headless service
+            text = (routes / "routes.conf").read_text()
+            text = HEADLESS.sub(lambda match: self.pods[match[1]].ip, text)
+            (routes / "routes.conf").chmod(0o600)
+            (routes / "routes.conf").write_text(text)
         configuration = moved.get("/etc/nats/nats.conf")
         if configuration is not None:  # ports are a pod's own on Kubernetes; here its address is
             text = self._translate(pod, moved, configuration.read_text())
