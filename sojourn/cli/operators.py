@@ -70,15 +70,26 @@ def _documents(view: View, owned: Counter[str]) -> list[dict[str, Any]]:
 
 
 @click.command()
+@click.argument("app", required=False)
 @key_option
 @connection_options
 @reported
-async def check(output: Output, connection: Connection, key_file: Path | None) -> Exit | None:
-    """Verify over all records that nothing can be stuck for ever: each actor that has not ended has an event, a
-    timer or a message that will bring its owner to it (invariant I11).
+async def check(
+    output: Output, connection: Connection, key_file: Path | None, app: str | None
+) -> Exit | None:
+    """Check code before it runs, or the records of a cluster. Exit code 1 with the findings, if there are any.
 
-    It opens the records, so it needs the key; it unpickles nothing. Exit code 1 with the findings, if there are any.
+    With APP (a module, `module:attribute`, or a file): the awaits across which a socket, a file, a lock, a
+    connection or a large value is alive, in all code that its workflows lead to. It asks no broker.
+
+    Without: verify over all records that nothing can be stuck for ever: each actor that has not ended has an event, a
+    timer or a message that will bring its owner to it (invariant I11). It opens the records, so it needs the key; it
+    unpickles nothing.
     """
+    if app is not None:
+        from .check_code import check_code
+
+        return check_code(output, app)
     from sojourn.cluster.views import check as check_records
 
     keys = keyring(key_file)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio.base_events
+import dis
+import random
+import tarfile
+import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import random_programs
 from frame_programs import tick
 from sojourn.codecs import liveness, slots
+from sojourn.codecs.unwrapping import nested_code
 
 
 def stored(function: Callable[..., Any], *arguments: Any) -> set[str]:
@@ -134,3 +142,26 @@ def test_a_dead_variable_takes_no_bytes() -> None:
     target.send(None)
     assert len(frames.dump(target).data) < 500
     frames.discard(target)
+
+
+def sources() -> list[tuple[str, str]]:
+    """Large modules of the standard library, and programs with every statement."""
+    modules: tuple[types.ModuleType, ...] = (asyncio.base_events, dis, tarfile)
+    found = [(module.__name__, Path(str(module.__file__)).read_text("utf-8")) for module in modules]
+    programs = (random_programs.write_program(random.Random(seed).randrange) for seed in range(20))
+    return [*found, *((f"program {number}", text) for number, text in enumerate(programs))]
+
+
+def test_instructions_and_jumps_are_read_as_the_standard_library_reads_them() -> None:
+    jumps = frozenset(dis.hasjrel) | frozenset(dis.hasjabs)
+    extended = 0
+    for name, text in sources():
+        for code in nested_code(compile(text, name, "exec")):
+            own = [(offset, jump) for offset, _, _, jump, _ in liveness._decode(code)]
+            theirs = [
+                (each.offset, each.argval if each.opcode in jumps else -1)
+                for each in dis.get_instructions(code)
+            ]
+            assert own == theirs, (name, code)
+            extended += sum(each.opname == "EXTENDED_ARG" for each in dis.get_instructions(code))
+    assert extended > 100

@@ -1,61 +1,26 @@
-"""The corpus: random programs, run straight and moved at every suspension, must not be told apart.
+"""Random programs, run straight and moved at every suspension, must not be told apart (`corpus`).
 
-`SOJOURN_CORPUS=20000` runs that many (they take some minutes); the seed is printed, and `SOJOURN_CORPUS_SEED`
-sets it.
+`SOJOURN_CORPUS=20000` runs that many of them here; the seed is printed, and `SOJOURN_CORPUS_SEED` sets it. Continuous
+integration runs `corpus.py` itself, on each interpreter.
 """
 
 from __future__ import annotations
 
 import gc
-import io
 import os
 import random
-import warnings
-from functools import partial
-from typing import Any
+import subprocess
+import sys
+from pathlib import Path
 
-import driving
+import corpus
 import pytest
 import random_programs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sojourn.codecs.coroutines import suspended_in
-from sojourn.codecs.pickler import FramePickler
 
 PROGRAMS = int(os.environ.get("SOJOURN_CORPUS", "150"))
 SEED = int(os.environ.get("SOJOURN_CORPUS_SEED", random.SystemRandom().randrange(1 << 32)))
-SUSPENSIONS = 60
-
-
-def compare(source: str) -> int:
-    """Run a program both ways; the number of its suspensions.
-
-    Two things may differ. CPython 3.11 reports an unbound variable a line early once it has joined two instructions
-    into one, which depends on how often code ran: so a program that differs is run straight once more. And a
-    traceback keeps the variables of functions that have ended, which do not move: where one of them is a suspended
-    generator, its cleanup is never seen, and the program is left out.
-    """
-    module = random_programs.module_of(source)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a program that leaves a coroutine unawaited warns by itself
-        stayed = driving.drive(module.main, driving.straight, limit=SUSPENSIONS)
-        moved = driving.normal(driving.drive(module.main, driving.moved, limit=SUSPENSIONS))
-        if moved != driving.normal(stayed):
-            held: list[bool] = []
-            stayed = driving.drive(module.main, partial(holding_ended, held), limit=SUSPENSIONS)
-            if any(held):
-                return 0
-    assert moved == driving.normal(stayed), source
-    return len(stayed[0])
-
-
-def holding_ended(held: list[bool], target: Any, log: list[Any]) -> Any:
-    """Note whether something suspended is alive only through a traceback."""
-    pickler = FramePickler(io.BytesIO())
-    pickler.dump(target)
-    held.append({id(each) for each in suspended_in(target)} != {id(each) for each in pickler.visited})
-    return target, log
-
 
 # A random program may leave a coroutine unawaited, or await while it is closed: Python complains of both.
 pytestmark = [
@@ -67,21 +32,37 @@ pytestmark = [
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(st.data())
 def test_a_random_program_cannot_tell_that_it_was_moved(data: st.DataObject) -> None:
-    compare(random_programs.write_program(lambda n: data.draw(st.integers(0, n - 1))))
+    corpus.compare(random_programs.write_program(lambda n: data.draw(st.integers(0, n - 1))))
 
 
 @pytest.mark.timeout(7200)
 def test_a_corpus_of_random_programs_cannot_tell_that_it_was_moved() -> None:
     print(f"corpus of {PROGRAMS} programs, seed {SEED}")
-    suspensions = 0
-    for number in range(PROGRAMS):
-        generator = random.Random(f"{SEED}/{number}")
-        source = random_programs.write_program(generator.randrange)
-        try:
-            suspensions += compare(source)
-        except BaseException:
-            print(f"program {number} of seed {SEED}:\n{source}")
-            raise
+    bad, suspensions = corpus.run(SEED, range(PROGRAMS))
     gc.collect()
     print(f"{suspensions} suspensions")
+    assert bad == 0
     assert suspensions > PROGRAMS
+
+
+def test_a_program_that_can_tell_is_found_and_printed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    telling = "import sys\nfrom frame_programs import tick\nasync def main(log):\n    log.append(id(log)); await tick(); return log"
+    monkeypatch.setattr(corpus, "program", lambda seed, number: telling)
+    assert corpus.run(7, range(1))[0] == 1
+    assert f"program 0 of seed 7: Differs: {telling}" in capsys.readouterr().out
+
+
+def test_a_corpus_in_two_processes_prints_its_seed_and_every_programs_share() -> None:
+    words = ["--programs", "6", "--processes", "2", "--seed", "11"]
+    done = subprocess.run(
+        [sys.executable, str(Path(corpus.__file__)), *words],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("corpus of 6 programs, seed 11\n")
+    assert done.stdout.count("seed 11: 3 programs") == 2
