@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import msgspec
+from sojourn.codecs.data import UNDECODABLE
 from sojourn.codecs.record import Index, Origin, Outcome
 
 What = Literal["result", "state", "describe", "consumed"]
@@ -116,7 +117,7 @@ def parse_question(data: bytes) -> Question | None:
     """The question, or None when it is none."""
     try:
         return _question(data)
-    except msgspec.MsgspecError:
+    except UNDECODABLE:
         return None
 
 
@@ -124,5 +125,5 @@ def parse_answer(data: bytes) -> Answer | None:
     """The answer, or None when it is none."""
     try:
         return _answer(data)
-    except msgspec.MsgspecError:
+    except UNDECODABLE:
         return None

@@ -21,6 +21,7 @@ from sojourn.broker.frames import FrameStore
 from sojourn.broker.index_headers import IndexFacts, parse_index_headers
 from sojourn.broker.seam import Ack, Broker, Publish, Received, Subscription
 from sojourn.broker.subjects import ActorId, Subjects, token
+from sojourn.codecs.data import UNDECODABLE
 from sojourn.codecs.errors import RecordError
 from sojourn.codecs.record import Index
 from sojourn.codecs.seal import read_index
@@ -191,7 +192,7 @@ class Requests:
         answer = self._waiting.get(message.subject)
         try:
             body = orjson.loads(message.payload)
-        except ValueError:
+        except UNDECODABLE:
             return
         if answer is not None and not answer.done() and isinstance(body, dict):
             answer.set_result(body)

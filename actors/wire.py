@@ -18,6 +18,7 @@ import orjson
 from sojourn.broker import timers
 from sojourn.broker.seam import Headers, Publish
 from sojourn.broker.subjects import Ctl, Done, Held, Mail, Send, Subjects, Wake, actor_id, channel_name, token
+from sojourn.codecs.data import UNDECODABLE
 from sojourn.codecs.errors import RecordError
 from sojourn.codecs.keyring import Keyring
 from sojourn.codecs.record import Index, Origin, OutboxEntry, Outcome
@@ -105,7 +106,7 @@ def _object(payload: bytes) -> dict[str, Any] | None:
         return {
             k: value if k in _USERS_VALUES else orjson.loads(bytes(value)) for k, value in members.items()
         }
-    except ValueError:
+    except UNDECODABLE:
         return None
 
 

@@ -462,7 +462,10 @@ def _origin(text: str) -> Origin | None:
 
 
 def _fence_body(stored: Stored) -> dict[str, object]:
-    body = orjson.loads(stored.payload)
+    try:
+        body = orjson.loads(stored.payload)
+    except ValueError:  # not ours: it says nothing, and must not keep every node from attaching
+        return {}
     return body if isinstance(body, dict) else {}
 
 

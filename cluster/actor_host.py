@@ -24,7 +24,7 @@ from sojourn.broker.seam import Delivery, Publish
 from sojourn.broker.subjects import ActorId, Token
 
 from .away import NUDGE_SECONDS, Away
-from .commits import HigherEpoch, Overtaken
+from .commits import HigherEpoch, Overtaken, RecordTooLarge
 from .mailbox import MOVE_AFTER_SECONDS, UNKNOWN_EVENTS, UNKNOWN_SECONDS, Mailbox
 from .mailroom import Arrival, HeldRef, Item, Phase
 from .moves import Parcel
@@ -169,6 +169,11 @@ class ActorHost:
                     return
                 except BrokerClosed:
                     return
+                except RecordTooLarge as large:
+                    await self._too_large(large)
+                    self._again = True
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, AGAIN_SECONDS[1])
                 except BrokerError as error:
                     self._serving.services.log.warning("%s: trying again: %s", self.actor, error)
                     self._again = True
@@ -188,6 +193,12 @@ class ActorHost:
         self._turner.forget()
         self.mailbox.park()
 
+    async def _too_large(self, large: RecordTooLarge) -> None:
+        """A turn whose record no broker takes is not made: the actor is held with the last one that fits."""
+        self._serving.services.log.error("%s: its record is too large: %s", self.actor, large)
+        self._forget()
+        await self._quarantine(f"its record would be too large: {large}")
+
     async def _defect(self, error: Exception) -> None:
         """Something failed that never should: the actor is held with its last good record, the others go on."""
         self._serving.services.log.exception("%s: a defect in Sojourn", self.actor)
@@ -195,13 +206,22 @@ class ActorHost:
         self._defects += 1
         if self._defects >= DEFECTS:
             self._defects = 0
-            try:
-                await self._turner.quarantine(f"a defect in Sojourn: {type(error).__name__}: {error}")
-            except (Overtaken, HigherEpoch, BrokerError):
+            await self._quarantine(f"a defect in Sojourn: {type(error).__name__}: {error}"[:2_000])
+
+    async def _quarantine(self, reason: str) -> None:
+        """Hold the actor; without a record to hold, the event that it cannot take goes to the dead letters."""
+        try:
+            if await self._turner.quarantine(reason):
                 return
-            except Exception:
-                # Not even that: its events stay unacknowledged, and it is tried again for as long as they come.
-                self._serving.services.log.exception("%s: cannot be quarantined", self.actor)
+            hot = await self._turner.loaded()
+            first = self._decide(hot).first
+            if hot.record is None and not self._turner.unreadable and first is not None:
+                await self._refuse(hot, [(first[0], Decision(Verdict.DEAD, reason))])
+        except (Overtaken, HigherEpoch, BrokerError):
+            return
+        except Exception:
+            # Not even that: its events stay unacknowledged, and it is tried again for as long as they come.
+            self._serving.services.log.exception("%s: cannot be quarantined", self.actor)
 
     def _emptied(self) -> None:
         """The last acknowledgement is confirmed: there may be nothing left to stay for, or more to sweep."""

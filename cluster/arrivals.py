@@ -50,15 +50,21 @@ def held_arrival(held: HeldEvent, services: PartitionServices) -> tuple[Event, A
 def _event(
     stored: Stored, parsed: Arrival, origin: Origin, services: PartitionServices
 ) -> tuple[Event, Arrival] | Unparsable:
-    event = parse_event(
-        parsed,
-        origin,
-        time=stored.time,
-        headers=stored.headers,
-        payload=stored.payload,
-        keyring=services.keyring,
-        inbox_prefix=services.inbox_prefix,
-    )
+    try:
+        event = parse_event(
+            parsed,
+            origin,
+            time=stored.time,
+            headers=stored.headers,
+            payload=stored.payload,
+            keyring=services.keyring,
+            inbox_prefix=services.inbox_prefix,
+        )
+    except Exception as broken:
+        # Nothing that anybody may send is known to come here. If something does, it must not stop the partition: the pull
+        # would break off, and again at each redelivery.
+        services.log.exception("a message of %s cannot be read (%s %s)", parsed.actor, origin.stream, origin.seq)
+        return Unparsable(f"cannot be read: {type(broken).__name__}")
     if isinstance(event, Malformed):
         return Unparsable(event.reason)
     return event, parsed

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 REFUSED_SECONDS: Final = (0.2, 5.0)
 """First and longest pause when the broker refuses to store a record: nothing is lost, the actor waits."""
+MESSAGE_TOO_LARGE: Final = 10054
+"""JetStream's error code, also ours for what is over the server's max_payload."""
 AGAIN_SECONDS: Final = (0.02, 2.0)
 """First and longest pause before a put is sent again that certainly was not stored. A server with a full disk says at once that it cannot
 do it now, and would be asked a thousand times a second by each actor."""
@@ -30,6 +32,10 @@ do it now, and would be asked a thousand times a second by each actor."""
 
 class Overtaken(Exception):
     """The record holds another's commit. Drop what is hot in silence, and load anew."""
+
+
+class RecordTooLarge(Exception):
+    """The broker takes no message of that size, today or later: the turn that made the record cannot be committed."""
 
 
 class HigherEpoch(Exception):
@@ -75,7 +81,9 @@ async def read_record(services: PartitionServices, actor: str) -> Loaded:
 async def commit(
     services: PartitionServices, actor: str, record: Record, expect: int, *, ttl: int | None = None
 ) -> int:
-    """Store the record; the new revision. Waits for permission to act before each attempt. Raises `Overtaken`."""
+    """Store the record; the new revision. Waits for permission to act before each attempt. Raises `Overtaken`,
+    `RecordTooLarge`.
+    """
     data = seal_record(record, services.keyring, namespace=services.subjects.namespace)
     headers = index_headers(record.index)
     key = ActorId(actor)
@@ -97,6 +105,10 @@ async def commit(
                 continue
             revision = settled
         except Refused as refusal:
+            if refusal.code == MESSAGE_TOO_LARGE:
+                raise RecordTooLarge(
+                    f"{len(data)} bytes with all that it owes and keeps: {refusal}"
+                ) from refusal
             services.log.error("the record of %s is not stored, trying again: %s", actor, refusal)
             await asyncio.sleep(pause)
             pause = min(2 * pause, REFUSED_SECONDS[1])

@@ -26,6 +26,7 @@ from sojourn.broker.cluster_keys import ClusterKeys
 from sojourn.broker.errors import WrongLastSequence
 from sojourn.broker.subjects import token
 from sojourn.codecs import frames
+from sojourn.codecs.data import UNDECODABLE
 from sojourn.codecs.errors import SojournError
 from sojourn.codecs.identity import CodeNotFound
 from sojourn.codecs.shapes import shape_of
@@ -158,19 +159,21 @@ async def register(keys: ClusterKeys, deployment: Deployment) -> None:
 async def read(keys: ClusterKeys, label: str) -> Deployment | None:
     """The deployment of that label, or None (also for what is not ours). Raises `BrokerError`, `InvalidName`."""
     entry = await keys.get(_KEY, label)
-    if entry is None:
-        return None
-    try:
-        return msgspec.json.decode(entry.value, type=Deployment)
-    except msgspec.DecodeError:
-        return None
+    return None if entry is None else _decoded(entry.value)
 
 
 async def read_all(keys: ClusterKeys) -> dict[str, Deployment]:
     """All deployments by label. Raises `BrokerError`."""
-    entries = (await keys.list(_KEY)).values()
-    deployments = [msgspec.json.decode(entry.value, type=Deployment) for entry in entries]
-    return {deployment.label: deployment for deployment in deployments}
+    found = (_decoded(entry.value) for entry in (await keys.list(_KEY)).values())
+    return {deployment.label: deployment for deployment in found if deployment is not None}
+
+
+def _decoded(value: bytes) -> Deployment | None:
+    """The deployment, or None for what is not ours: a foreign hand at the bucket must not stop the nodes."""
+    try:
+        return msgspec.json.decode(value, type=Deployment)
+    except UNDECODABLE:
+        return None
 
 
 def _label(*groups: dict[str, tuple[str, ...]]) -> str:

@@ -12,6 +12,7 @@ import msgspec
 from sojourn.broker.cluster_keys import ClusterKeys
 from sojourn.broker.seam import Broker
 from sojourn.broker.subjects import Subjects
+from sojourn.codecs.data import UNDECODABLE
 
 from .ownership import Member, Owned, Owner, View
 
@@ -118,5 +119,5 @@ def _decoded(data: bytes, kind: type[Value]) -> Value | None:
     """The value, or None for what is not ours: a foreign hand at the bucket must not stop the node."""
     try:
         return msgspec.json.decode(data, type=kind)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return None

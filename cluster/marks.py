@@ -22,6 +22,7 @@ from sojourn.broker.cluster_keys import ClusterKeys
 from sojourn.broker.errors import BrokerError
 from sojourn.broker.seam import Broker
 from sojourn.broker.subjects import Subjects
+from sojourn.codecs.data import UNDECODABLE
 from sojourn.codecs.errors import SojournError
 
 MARK_SECONDS = 5.0
@@ -207,7 +208,7 @@ class Marks:
             return None
         try:
             return msgspec.json.decode(entry.value, type=Mark)
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             return None  # not ours: it says nothing
 
     async def _accuse(self, p: int, found: Mark | None) -> Mark:

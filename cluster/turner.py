@@ -407,11 +407,13 @@ class Turner:
         """The whole outbox of the record is flushed."""
         self._flushed = hot.record is not None and hot.record.envelope.commit == self._committed
 
-    async def quarantine(self, reason: str) -> None:
-        """Hold the actor with its last good record. Raises `Overtaken`, `HigherEpoch`, `BrokerError`."""
+    async def quarantine(self, reason: str) -> bool:
+        """Hold the actor with its last good record; whether it was. Raises `Overtaken`, `HigherEpoch`, `BrokerError`."""
         hot = await self.loaded()
-        if hot.record is not None and hot.record.envelope.hold is None and not hot.record.index.status.ended:
-            await self._hold(hot, "quarantined", reason)
+        if hot.record is None or hot.record.envelope.hold is not None or hot.record.index.status.ended:
+            return False
+        await self._hold(hot, "quarantined", reason)
+        return True
 
     def look_again(self) -> None:
         """What is decided after a load is to be decided again: a lease ended, or other code is here."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from sojourn.broker.cluster_keys import ClusterKeys
 from sojourn.broker.errors import WrongLastSequence
+from sojourn.codecs.data import UNDECODABLE
 from sojourn.codecs.errors import SojournError
 
 from . import deployment as deployments
@@ -74,7 +75,7 @@ async def read_policy(keys: ClusterKeys) -> tuple[Policy, int]:
         return Policy(), 0
     try:
         return msgspec.json.decode(entry.value, type=Policy), entry.revision
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return Policy(), entry.revision  # a foreign hand at the bucket must not stop the node
 
 

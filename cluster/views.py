@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 MAX_CHILDREN = 100
 MAX_VARIABLES = 50
+MAX_CHANNELS = 100
+"""Channels with unread mail that an answer names, the fullest: whoever may send can make any number of them."""
 
 
 # ---- one actor, by its owner
@@ -99,7 +101,8 @@ def _unread(record: Record, items: Iterable[Item], held: HeldOf) -> tuple[Unread
     for item in items:
         if item.event.kind == "mail" and item.origin not in record.envelope.consumed:
             times.setdefault(item.event.channel, {})[item.origin] = item.event.time
-    return tuple(Unread(channel, len(found), min(found.values())) for channel, found in sorted(times.items()))
+    fullest = sorted(times.items(), key=lambda pair: (-len(pair[1]), pair[0]))[:MAX_CHANNELS]
+    return tuple(Unread(channel, len(found), min(found.values())) for channel, found in sorted(fullest))
 
 
 def sentence(index: Index, now: float, *, missing: int = 0, elsewhere: str = "") -> str:

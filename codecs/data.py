@@ -8,6 +8,7 @@ from sojourn.codecs.exceptions_data import describe_exception as describe_except
 from sojourn.codecs.exceptions_data import rebuild_exception as rebuild_exception
 from sojourn.codecs.exceptions_data import words as words
 from sojourn.codecs.exceptions_data import words_of as words_of
+from sojourn.codecs.json_guard import UNDECODABLE as UNDECODABLE
 from sojourn.codecs.json_guard import Limits as Limits
 from sojourn.codecs.signature import Signature as Signature
 from sojourn.codecs.value_type import Type as Type

@@ -270,7 +270,7 @@ def import_module(module_name: str, place: str) -> types.ModuleType:
         return module
     try:
         return importlib.import_module(module_name)
-    except Exception as error:  # whatever the module's own code raises, this process lacks it
+    except (Exception, SystemExit) as error:  # whatever the module's own code raises, this process lacks it
         raise CodeNotFound(
             f"`{place}`: its module cannot be imported ({type(error).__name__}: {error})"
         ) from error

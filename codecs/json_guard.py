@@ -14,6 +14,7 @@ import json
 import re
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import orjson
 from sojourn.codecs.errors import PayloadError, PayloadTooDeep, PayloadTooLarge
 from sojourn.codecs.paths import find_path
@@ -29,6 +30,10 @@ class Limits(NamedTuple):
 
 
 DEFAULT_LIMITS: Final[Limits] = Limits()
+
+UNDECODABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What decoders raise for bytes from outside: no JSON, another shape, invalid UTF-8, deeper than they can go. Whoever reads
+what others may have written catches all of it: one such message must not stop whoever reads it."""
 
 # Linear in the input whatever it holds: possessive, and a string that never ends is matched up to the end, or
 # the

@@ -69,7 +69,7 @@ class Type:
         """Decode bytes that passed `guard` and lie at `path` of a larger payload. Raises `PayloadError`."""
         try:
             return self._decode(data)
-        except Exception as error:  # __post_init__ of a user's class may raise anything
+        except BaseException as error:  # __post_init__ of a user's class may raise anything, `SystemExit` too
             # The decoder's own text quotes the payload, and a traceback shows causes.
             cause = None if isinstance(error, msgspec.MsgspecError) else error
             raise refused(error, bytes(data), self.annotation, path) from cause
@@ -94,7 +94,7 @@ def encode_json(value: Any, limits: Limits) -> bytes:
     except TypeError as error:
         path = find_path(value, _is_strange_mapping) or "$"
         raise PayloadError("data", str(error)[:_MAX_WORDS], path) from error
-    except Exception as error:  # a model's own serializer may raise anything
+    except BaseException as error:  # a model's own serializer may raise anything
         raise PayloadError("data", f"an object that cannot be written ({type(error).__name__})") from error
     check_size_and_depth(data, limits)
     return data
@@ -117,7 +117,7 @@ def not_finite(value: Any, path: str) -> PayloadError | None:
     return PayloadError("a finite number", "NaN or Infinity, which JSON does not have", found)
 
 
-def refused(error: Exception, data: bytes, annotation: Any, path: str) -> PayloadError:
+def refused(error: BaseException, data: bytes, annotation: Any, path: str) -> PayloadError:
     """Translate a decoder's error, without what it quotes from the payload."""
     if isinstance(error, msgspec.DecodeError) and not isinstance(error, msgspec.ValidationError):
         return malformed(data, str(error))
