@@ -170,6 +170,12 @@ class Lock(Semaphore):
     def __init__(self) -> None:
         super().__init__(1)
 
+    def release(self) -> None:
+        """Give the lock to the first waiter, or leave it free. Raises `RuntimeError` when nobody holds it."""
+        if self._value > 0:
+            raise RuntimeError("release() of a lock that is not held: two branches would get in afterwards")
+        super().release()
+
 
 class _Ready:
     """An awaitable that never suspends."""

@@ -179,6 +179,11 @@ def race(**named: Awaitable[T]) -> Awaitable[tuple[str, T]]:
 
 def wait(*tasks: Task[Any], first: bool = False) -> Awaitable[None]:
     """Wait until all tasks, or the first, have ended; cancelling the wait leaves them running."""
+    for task in tasks:
+        if not hasattr(task, "branch"):
+            raise TypeError(
+                f"wait() takes tasks: wait(create_task(...)), received {type(task).__qualname__}; to run awaitables, gather them"
+            )
     return WaitBranches(tasks, "first" if first else "ended", cancel=False)
 
 

@@ -577,3 +577,21 @@ async def races() -> tuple[str, int]:
 
 def test_one_awaitable_under_two_names_wins_under_the_first(parked: bool) -> None:
     assert begun(races, parked, 1).result == ["a", 4]
+
+
+@workflow(registry=R)
+async def misuses() -> list[str]:
+    told = []
+    coroutine = later(1, 1)
+    for misuse in (lambda: Lock().release(), lambda: wait(coroutine)):
+        try:
+            misuse()
+        except (RuntimeError, TypeError) as error:
+            told.append(str(error).partition(":")[0])
+    coroutine.close()
+    return told
+
+
+def test_a_lock_that_is_not_held_and_a_wait_for_no_task_are_refused() -> None:
+    expected = ["release() of a lock that is not held", "wait() takes tasks"]
+    assert begun(misuses).result == expected
