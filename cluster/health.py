@@ -4,7 +4,8 @@ On the guard's loop, so that a stuck engine is answered about rather than timing
 asyncio's streams, since three read-only pages do not need a web framework in the core (starlette is an extra,
 and its server would want the engine's loop or a third thread). Loopback by default. A request is bounded in
 time and size, connections in number; what is not a plain GET of one of the three pages is answered and
-closed.
+closed. One connection too many ends the *oldest*: an honest probe is answered at once, so that silent ones cannot keep
+it out and have the node restarted.
 
 - `/livez`: 200 while the engine's loop runs; 503 with the line at which it is stuck. Restarting cures what it
 reports. - `/readyz`: 200 while this node has joined, may act, and is not draining.
@@ -50,7 +51,8 @@ class HealthServer:
         self._ready = ready
         self._metrics = metrics
         self._server: asyncio.Server | None = None
-        self._open: set[asyncio.StreamWriter] = set()
+        self._open: dict[asyncio.StreamWriter, None] = {}
+        """Oldest first."""
 
     def __repr__(self) -> str:
         """Its address."""
@@ -80,17 +82,19 @@ class HealthServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._open) >= MAX_CONNECTIONS:
-            writer.close()
-            return
-        self._open.add(writer)
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.transport.abort()
+        self._open[writer] = None
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
                 writer.write(await self._respond(reader))
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError):
-            pass  # whoever asked is gone, or too slow
+            # Whoever asked is gone, or too slow. Closing would wait until it has read what it never reads.
+            writer.transport.abort()
         finally:
-            self._open.discard(writer)
+            self._open.pop(writer, None)
             writer.close()
             with suppress(OSError):
                 await writer.wait_closed()

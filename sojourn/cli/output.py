@@ -7,6 +7,7 @@ words.
 
 from __future__ import annotations
 
+import json
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -59,6 +60,18 @@ def clean(text: str, longest: int = LONGEST) -> str:
     return shown if len(text) <= longest else f"{shown[:longest]}... ({len(text)} characters)"
 
 
+def _terminal_safe(document: str) -> str:
+    """The same JSON document with what a terminal may act on as escapes. Outside of its texts there is nothing of it."""
+    if document.isascii() and "\x7f" not in document:
+        return document
+    return "".join(
+        character
+        if character == "\n" or unicodedata.category(character) not in _INVISIBLE
+        else json.dumps(character)[1:-1]
+        for character in document
+    )
+
+
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
@@ -109,7 +122,7 @@ class Output:
     def document(self, value: Any) -> None:
         """Print one JSON document."""
         encoded = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS, default=str)
-        self.stdout.write(encoded.decode() + "\n")
+        self.stdout.write(_terminal_safe(encoded.decode()) + "\n")
         self.stdout.flush()
 
     def say(self, sentence: str, style: str = "") -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import orjson
 import pytest
 from click.testing import CliRunner
 from sojourn.actors import errors as actors
@@ -215,3 +216,13 @@ def _leaves(command: click.Command, context: click.Context) -> list[list[str]]:
             [name, *rest] for rest in _leaves(inner, click.Context(inner, parent=context, info_name=name))
         ]
     return found
+
+
+def test_a_document_acts_on_no_terminal_and_stays_the_same_json() -> None:
+    out = io.StringIO()
+    value = {"tags": ["\x1b[2J", "\x9b1m", "\u202e", "\x7f", "\U000e0001", "grün"]}
+    Output(True, out, io.StringIO()).document(value)
+    text = out.getvalue()
+    assert orjson.loads(text) == value
+    assert [character for character in text if not character.isprintable() and character != "\n"] == []
+    assert "grün" in text
