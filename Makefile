@@ -20,10 +20,10 @@ IMAGE_TAG ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 IMAGE_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench chart image types chaos lock clean
+.PHONY: help demo test lint format bench model model-long chart image types chaos lock clean
 
 help: ## What can be made
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile
 
 demo: $(VENV)/.ready ## 200 workflows on three nodes: one is killed, one drains
 	@$(BIN)/sojourn demo
@@ -43,6 +43,18 @@ lint: $(VENV)/.ready-lint types ## ruff, mypy --strict, pyright on the public ty
 format: $(VENV)/.ready-lint ## Format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The interpreter for the model's search; a pypy3 is five to ten times faster.
+MODEL_PYTHON ?= $(BIN)/python
+
+model: $(VENV)/.ready ## Search the model of the protocol, bounded, and its wrong variants
+	$(MODEL_PYTHON) -m tests.model full --states 2500
+	$(MODEL_PYTHON) -m tests.model broken --quick
+
+model-long: $(VENV)/.ready ## The same with bounds in seconds, and several faults at once: an hour and a half at most
+	$(MODEL_PYTHON) -m tests.model broken --seconds 300
+	$(MODEL_PYTHON) -m tests.model full --faults single --seconds 10
+	$(MODEL_PYTHON) -m tests.model full --faults several --seconds 4
 
 bench: $(VENV)/.ready ## The measurements behind the figures in the docs
 	$(BIN)/python -m pytest benchmarks/*_bench.py -m benchmark -s $(PYTEST_ARGS)
