@@ -20,8 +20,9 @@ All carry their facts as attributes and survive pickling: `args` are exactly the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sojourn.codecs.errors import SojournError
 
@@ -59,10 +60,22 @@ class BrokerClosed(BrokerError):
         return f"{self.operation}: this connection to the broker was closed here; connect again to go on"
 
 
+def without_credentials(address: str) -> str:
+    """A server's address, or text with several, as it may be shown: `nats://user:secret@host` says `nats://***@host`.
+
+    Up to the last `@` of each, since a password that was not quoted may hold one.
+    """
+    return _USERINFO.sub(r"\1***@", address)
+
+
+_USERINFO: Final = re.compile(r"(?s)(^|://)(?:(?!://).)*@")
+
+
 class ConnectFailed(BrokerError):
-    """No connection to any of the servers within the time given."""
+    """No connection to any of the servers within the time given. `servers` are without credentials."""
 
     def __init__(self, servers: tuple[str, ...], seconds: float, reason: str) -> None:
+        servers = tuple(map(without_credentials, servers))
         super().__init__(servers, seconds, reason)
         self.servers = servers
         self.seconds = seconds

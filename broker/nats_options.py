@@ -5,6 +5,8 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 
+from sojourn.broker.errors import without_credentials
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NatsOptions:
@@ -37,7 +39,8 @@ class NatsOptions:
     """Idle heartbeats of pulls."""
 
     def __repr__(self) -> str:  # never the secrets
-        return f"<NatsOptions {self.servers} name={self.name} inbox_prefix={self.inbox_prefix}>"
+        servers = ", ".join(map(without_credentials, self.addresses))
+        return f"<NatsOptions {servers} name={self.name} inbox_prefix={self.inbox_prefix}>"
 
     @property
     def addresses(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import pickle
 import pytest
 from sojourn.broker import errors
 from sojourn.broker.errors import BrokerError, Difference
+from sojourn.broker.nats_options import NatsOptions
 from sojourn.broker.server import ServerFailed, ServerNotFound
 
 EXAMPLES: list[BrokerError] = [
@@ -48,3 +49,22 @@ def test_every_error_has_an_example() -> None:
     named = {getattr(errors, name) for name in errors.__all__} - {BrokerError, Difference}
 
     assert named <= {type(error) for error in EXAMPLES}
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "nats://user:s3cret@host:4222",
+        "nats://s3cret@host:4222",
+        "user:s3cret@host:4222",
+        "nats://user:s3cret/@,s3cret@host:4222",
+        "nats://user:s3cret@host:4222,tls://other:s3cret@host:4222",
+    ],
+)
+def test_no_credentials_of_an_address_are_shown(address: str) -> None:
+    error = errors.ConnectFailed((address, "nats://plain:4222"), 5.0, "refused")
+    options = NatsOptions(servers=(address, "nats://plain:4222"))
+    for shown in (str(error), repr(error), repr(error.args), repr(error.servers), repr(options)):
+        assert "s3cret" not in shown
+        assert "@host:4222" in shown
+        assert "nats://plain:4222" in shown
