@@ -34,7 +34,9 @@ def identity(code: types.CodeType) -> str:
         return known[1]
     digest = hashlib.blake2b(digest_size=8, person=b"sj-code")
     digest.update(b"%d.%d" % sys.version_info[:2])
-    _feed_code(digest.update, code)
+    parts: list[bytes] = []
+    _feed_code(parts.append, code)
+    digest.update(b"".join(parts))
     if len(_identities) >= _CACHE_LIMIT:
         _identities.clear()
     _identities[id(code)] = (code, digest.hexdigest())

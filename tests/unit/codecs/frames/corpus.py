@@ -1,6 +1,6 @@
 """The corpus: random programs, run straight and moved at every suspension, must not be told apart.
 
-    python tests/unit/codecs/frames/corpus.py --programs 20000 --processes 2 [--seed 7] [--first 4711]
+    python tests/unit/codecs/frames/corpus.py --programs 20000 --processes 2 [--seed 7] [--first 4711] [--seconds 200]
 
 Program n of a seed is the same for each interpreter and any number of processes. The seed is printed; so is the
 source of each program that differed, and the exit code is 1 then.
@@ -11,16 +11,18 @@ from __future__ import annotations
 import argparse
 import gc
 import io
+import math
 import random
 import subprocess
 import sys
 import time
 import warnings
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import driving
 import random_programs
+from sojourn.codecs import code_hash, frames, identity, liveness, slots
 from sojourn.codecs.coroutines import suspended_in
 from sojourn.codecs.pickler import FramePickler
 
@@ -67,17 +69,41 @@ def holding_ended(held: list[bool], target: Any, log: list[Any]) -> Any:
     return target, log
 
 
-def run(seed: int, numbers: range) -> tuple[int, int]:
-    """Compare these programs. How many differed (each is printed), and how many suspensions there were."""
-    bad = suspensions = 0
-    for number in numbers:
+class Findings(NamedTuple):
+    """What a run of the corpus found."""
+
+    programs: int
+    suspensions: int
+    differed: int
+
+
+def run(seed: int, numbers: range, until: float = math.inf) -> Findings:
+    """Compare these programs, none begun after `until` (of `time.perf_counter`). Each that differs is printed."""
+    ran = bad = suspensions = 0
+    for at, number in enumerate(numbers):
+        if time.perf_counter() >= until:
+            break
+        ran += 1
+        if at % _FORGET == _FORGET - 1:
+            _forget()
         source = program(seed, number)
         try:
             suspensions += compare(source)
         except Exception as error:  # whatever it is, it is told with its program, and the others still run
             bad += 1
             sys.stdout.write(f"program {number} of seed {seed}: {type(error).__name__}: {error}\n{source}\n")
-    return bad, suspensions
+    return Findings(ran, suspensions, bad)
+
+
+_FORGET = 200
+
+
+def _forget() -> None:
+    """Drop what is kept of the code of programs that are gone, or a long corpus takes gigabytes."""
+    identity.forget()
+    for cache in (liveness._CACHE, code_hash._identities, slots._facts, frames._lines_of_code):
+        cache.clear()
+    gc.collect()
 
 
 def main() -> int:
@@ -88,6 +114,7 @@ def main() -> int:
     options.add_argument("--first", type=int, default=0)
     options.add_argument("--step", type=int, default=1)
     options.add_argument("--processes", type=int, default=1)
+    options.add_argument("--seconds", type=float, default=math.inf, help="begin no program after this time")
     chosen = options.parse_args()
     if chosen.processes > 1:
         return _shared(chosen)
@@ -97,12 +124,14 @@ def main() -> int:
     gc.freeze()
     numbers = range(chosen.first, chosen.programs, chosen.step)
     start = time.perf_counter()
-    bad, suspensions = run(chosen.seed, numbers)
+    found = run(chosen.seed, numbers, start + chosen.seconds)
     sys.stdout.write(
-        f"CPython {sys.version.split()[0]}, seed {chosen.seed}: {len(numbers)} programs, {suspensions} suspensions,"
-        f" {bad} differed, {time.perf_counter() - start:.0f} s\n"
+        f"CPython {sys.version.split()[0]}, seed {chosen.seed}: {found.programs} programs, {found.suspensions} suspensions,"
+        f" {found.differed} differed, {time.perf_counter() - start:.0f} s\n"
     )
-    return 1 if bad or suspensions < len(numbers) else 0
+    if found.programs < len(numbers):
+        sys.stdout.write(f"the time was over: {len(numbers) - found.programs} programs were not run\n")
+    return 1 if found.differed or found.suspensions < found.programs else 0
 
 
 def _shared(chosen: argparse.Namespace) -> int:
@@ -110,14 +139,12 @@ def _shared(chosen: argparse.Namespace) -> int:
     start = time.perf_counter()
     print(f"corpus of {chosen.programs} programs, seed {chosen.seed}", flush=True)
     words = [sys.executable, "-X", "faulthandler", __file__, "--seed", str(chosen.seed)]
-    words += ["--programs", str(chosen.programs), "--step", str(chosen.processes)]
+    words += [f"--programs={chosen.programs}", f"--step={chosen.processes}", f"--seconds={chosen.seconds}"]
     shares = [
         subprocess.Popen([*words, "--first", str(chosen.first + share)]) for share in range(chosen.processes)
     ]
     codes = [share.wait() for share in shares]
-    print(
-        f"{chosen.programs - chosen.first} programs in {time.perf_counter() - start:.0f} s: exit codes {codes}"
-    )
+    print(f"{chosen.processes} processes ended after {time.perf_counter() - start:.0f} s: exit codes {codes}")
     return max(1 if code else 0 for code in codes)
 
 

@@ -38,11 +38,11 @@ def test_a_random_program_cannot_tell_that_it_was_moved(data: st.DataObject) -> 
 @pytest.mark.timeout(7200)
 def test_a_corpus_of_random_programs_cannot_tell_that_it_was_moved() -> None:
     print(f"corpus of {PROGRAMS} programs, seed {SEED}")
-    bad, suspensions = corpus.run(SEED, range(PROGRAMS))
+    found = corpus.run(SEED, range(PROGRAMS))
     gc.collect()
-    print(f"{suspensions} suspensions")
-    assert bad == 0
-    assert suspensions > PROGRAMS
+    print(found)
+    assert found.differed == 0
+    assert found.suspensions > PROGRAMS == found.programs
 
 
 def test_a_program_that_can_tell_is_found_and_printed(
@@ -50,7 +50,7 @@ def test_a_program_that_can_tell_is_found_and_printed(
 ) -> None:
     telling = "import sys\nfrom frame_programs import tick\nasync def main(log):\n    log.append(id(log)); await tick(); return log"
     monkeypatch.setattr(corpus, "program", lambda seed, number: telling)
-    assert corpus.run(7, range(1))[0] == 1
+    assert corpus.run(7, range(1)).differed == 1
     assert f"program 0 of seed 7: Differs: {telling}" in capsys.readouterr().out
 
 
@@ -66,3 +66,7 @@ def test_a_corpus_in_two_processes_prints_its_seed_and_every_programs_share() ->
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("corpus of 6 programs, seed 11\n")
     assert done.stdout.count("seed 11: 3 programs") == 2
+
+
+def test_no_program_is_begun_when_the_time_is_over() -> None:
+    assert corpus.run(11, range(5), until=0.0) == corpus.Findings(programs=0, suspensions=0, differed=0)
