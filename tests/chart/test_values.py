@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from typing import Any
 
@@ -75,7 +76,10 @@ def test_every_value_is_in_the_schema_and_has_a_comment() -> None:
 
 
 slow = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    max_examples=100 if os.environ.get("CHART_SCAN") else 25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=True,
 )
 PART = re.compile(r"[a-z]{1,8}", re.ASCII)
 
