@@ -82,8 +82,11 @@ def explain(index: Index, details: Details | None) -> str:
     if index.status.ended:
         return f"{who} {_ENDED[index.status]} at {moment(index.updated)}."
     said = _held(index, details) or _doing(index, details or Details())
-    unowned = "" if details is not None else " No node answers for it now; it goes on when one does."
-    return f"{who} {said}.{unowned}"
+    if details is None:
+        return f"{who} {said}. No node answers for it now; it goes on when one does."
+    if details.missing and not details.elsewhere and not index.hold:
+        return f"{who} {said}. No living node has the code it is suspended in ({details.missing[0]})."
+    return f"{who} {said}."
 
 
 _ENDED = {

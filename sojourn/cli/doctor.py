@@ -13,6 +13,7 @@ import click
 
 from .connection import Connection, connection_options, reported
 from .failures import Exit
+from .operators import silent_nodes
 from .output import Output, counted
 
 if TYPE_CHECKING:
@@ -151,4 +152,8 @@ async def _nodes(broker: NatsBroker, subjects: Subjects) -> Finding:
     detail = f"{counted(len(view.members), 'node')}, {view.partitions - ownerless} of {view.partitions} partitions owned"
     if ownerless:
         return Finding("nodes", "broken", detail, "start one with `sojourn node MODULE`")
+    silent = sorted(await silent_nodes(broker, subjects, view))
+    if silent:
+        remedy = "look at its log; if it is gone, others take over within 30 s"
+        return Finding("nodes", "broken", f"{detail}; no answer from {', '.join(silent)}", remedy)
     return Finding("nodes", "ok", detail)

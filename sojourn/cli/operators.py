@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from .connection import Connection, connection_options, reported
 from .failures import Exit
 from .keys import key_option, keyring
-from .output import Output, age
+from .output import Output, age, counted
 
 if TYPE_CHECKING:
+    from sojourn.broker.seam import Broker
+    from sojourn.broker.subjects import Subjects
     from sojourn.cluster.ownership import View
+
+
+ANSWER_SECONDS: Final = 2.0
+"""How long a node may take to answer before it is called silent."""
+ASKED: Final = 3
+"""Partitions that each node is asked about: one of them may be on its way to it."""
 
 
 @click.command()
 @connection_options
 @reported
 async def nodes(output: Output, connection: Connection) -> Exit | None:
-    """List the nodes, what they run, and how many partitions each owns.
+    """List the nodes, what they run, and how many partitions each owns. One that does not answer is `silent`.
 
     Exit code 1 when partitions have no living owner.
     """
@@ -31,32 +40,69 @@ async def nodes(output: Output, connection: Connection) -> Exit | None:
     async with connection.broker() as broker:
         subjects = await connection.subjects(broker)
         view = await Directory(broker, subjects).poll(subjects.partitions)
+        silent = await silent_nodes(broker, subjects, view)
     owned = Counter(holder.node for p in range(view.partitions) if (holder := view.holder(p)))
     ownerless = [p for p in range(view.partitions) if view.holder(p) is None]
     if output.json:
         output.document(
-            {"nodes": _documents(view, owned), "partitions": view.partitions, "ownerless": ownerless}
+            {"nodes": _documents(view, owned, silent), "partitions": view.partitions, "ownerless": ownerless}
         )
     else:
         now = time.time()
         output.table(
             ("node", "state", "deployment", "partitions", "up for", "host", "pid", "health"),
             (
-                (m.node, m.state, m.deployment, owned[m.node], age(now - m.started), m.host, m.pid, m.health)
+                (
+                    m.node,
+                    "silent" if m.node in silent else m.state,
+                    m.deployment,
+                    owned[m.node],
+                    age(now - m.started),
+                    m.host,
+                    m.pid,
+                    m.health,
+                )
                 for m in sorted(view.members.values(), key=lambda member: member.node)
             ),
         )
+        if silent:
+            output.say(
+                f"{counted(len(silent), 'node')} did not answer: a node that is gone loses its partitions to others, "
+                "at the latest when its lease ends (30 s)",
+                "yellow",
+            )
         if ownerless:
             output.say(f"{len(ownerless)} of {view.partitions} partitions have no owner", "yellow")
     return Exit.FAILED if ownerless else None
 
 
-def _documents(view: View, owned: Counter[str]) -> list[dict[str, Any]]:
+async def silent_nodes(broker: Broker, subjects: Subjects, view: View) -> frozenset[str]:
+    """Nodes that own partitions and do not answer for them: killed, cut off, or stuck. Each is asked about a few."""
+    from sojourn.broker.errors import NoResponders, OutcomeUnknown
+
+    async def is_silent(partition: int) -> bool:
+        try:
+            await broker.request(subjects.query(partition), b"", timeout=ANSWER_SECONDS)
+        except (NoResponders, OutcomeUnknown):
+            return True
+        return False
+
+    asked: dict[str, list[int]] = {}
+    for p in range(view.partitions):
+        holder = view.holder(p)
+        if holder is not None and holder.state == "ready" and len(asked.setdefault(holder.node, [])) < ASKED:
+            asked[holder.node].append(p)
+    found = {node: await asyncio.gather(*map(is_silent, partitions)) for node, partitions in asked.items()}
+    return frozenset(node for node, silences in found.items() if all(silences))
+
+
+def _documents(view: View, owned: Counter[str], silent: frozenset[str]) -> list[dict[str, Any]]:
     return [
         {
             "node": member.node,
             "lease": member.lease,
             "state": member.state,
+            "answers": member.node not in silent,
             "deployment": member.deployment,
             "capacity": member.capacity,
             "partitions": owned[member.node],

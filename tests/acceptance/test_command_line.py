@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import re
 import shlex
 import signal
@@ -310,6 +311,7 @@ def test_a_workflow_survives_the_end_of_its_server_and_node(tmp_path: Path) -> N
     actor = shell.start("survivor")
     dev = DevFile.read(shell.folder)
     assert dev is not None
+    shell.until(lambda: shell.command("nodes").exit_code == 0, "its node owns every partition")
     node = shell.json("nodes")["nodes"][0]["pid"]
     assert shell.stop(signal.SIGKILL) == -signal.SIGKILL
     shell.until(lambda: not _lives(node), "its node is gone")
@@ -317,6 +319,20 @@ def test_a_workflow_survives_the_end_of_its_server_and_node(tmp_path: Path) -> N
     shell.dev()
     shell.run(f"signal {actor} approval '{{\"ok\": true}}'")
     assert shell.json(f"result {actor}") == "account of survivor"
+    assert shell.stop(signal.SIGINT) == 0
+
+
+def test_a_node_that_was_killed_is_silent_while_its_lease_lasts(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    shell.dev()
+    shell.until(lambda: shell.command("nodes").exit_code == 0, "its node owns every partition")
+    before = shell.json("nodes")["nodes"][0]
+    assert before["answers"] is True
+    os.kill(before["pid"], signal.SIGKILL)
+    shell.hear("the node has ended")
+    after = shell.json("nodes")
+    assert [(node["node"], node["answers"]) for node in after["nodes"]] == [(before["node"], False)]
+    assert f"no answer from {before['node']}" in shell.run("doctor", code=Exit.FAILED)
     assert shell.stop(signal.SIGINT) == 0
 
 

@@ -36,6 +36,8 @@ STUCK = Running("charge", 3, 1, 5, seconds=90, stuck=True, where="shop.py:3 in c
         (index(wait="receive approval"), Details(), "o1 (order) waits: receive approval."),
         (index(wait="receive approval"), None, "o1 (order) waits: receive approval. No node answers for it now; it goes on when one does."),
         (index(wait="receive a"), Details(unread=(Unread("b", 3, 0.0),)), "o1 (order) waits: receive a (unread mail: 3 on b)."),
+        (index(wait="receive a"), Details(missing=("shop:order has changed",)), "o1 (order) waits: receive a. No living node has the code it is suspended in (shop:order has changed)."),  # noqa: E501  # the text as users see it
+        (index(wait="receive a"), Details(missing=("shop:order has changed",), elsewhere=("v1",)), "o1 (order) waits: receive a."),
         (index(Status.CANCELLING, wait="sleep"), Details(), "o1 (order) is being cancelled and waits: sleep."),
         (index(Status.RUNNABLE), Details(), "o1 (order) is about to go on."),
         (index(Status.RUNNING), Details(running=(CHARGING,)), "o1 (order) runs step charge, attempt 2 of 5, for 4s, last heartbeat 1s ago, last error: OSError: disk."),  # noqa: E501  # the text as users see it
