@@ -98,8 +98,12 @@ class Engine:
 
     def continuations(self, record: Record, flushed: frozenset[int]) -> list[GoesOn]:
         """What can go on without any event: recorded results, and waits that the commit or the flush has ended."""
+        return [] if record.envelope.hold is not None else self._could_go_on(record, flushed)
+
+    def _could_go_on(self, record: Record, flushed: frozenset[int]) -> list[GoesOn]:
+        """As `continuations`, of an actor that is held too: once it is not, nothing else will bring its owner to these."""
         envelope = record.envelope
-        if envelope.hold is not None or record.index.status.ended:
+        if record.index.status.ended:
             return []
         if not envelope.results and not any(wait.kind in GOES_ON for wait in envelope.waits):
             return []
@@ -130,7 +134,7 @@ class Engine:
             return record.index.sealed or envelope.parent is not None
         if any(call.retry_timer is None for call in envelope.calls):
             return False
-        return not self.continuations(record, flushed)
+        return not self._could_go_on(record, flushed)
 
     def wants_seal(self, record: Record, flushed: frozenset[int]) -> bool:
         """Whether an ended actor without a parent is ready for its seal."""
