@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sojourn.codecs import frames
 
 
@@ -115,6 +117,11 @@ def _discard_alone(frame: frames.Frame, repeat: int = 30, number: int = 100) -> 
             frames.discard(each)
         fastest = min(fastest, time.perf_counter() - start)
     return fastest / number * 1e6
+
+
+@pytest.mark.benchmark
+def test_what_a_frame_costs() -> None:
+    subprocess.run([sys.executable, __file__], check=True, timeout=120)  # its classes live in `__main__`
 
 
 if __name__ == "__main__":
