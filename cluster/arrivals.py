@@ -63,7 +63,9 @@ def _event(
     except Exception as broken:
         # Nothing that anybody may send is known to come here. If something does, it must not stop the partition: the pull
         # would break off, and again at each redelivery.
-        services.log.exception("a message of %s cannot be read (%s %s)", parsed.actor, origin.stream, origin.seq)
+        services.log.exception(
+            "a message of %s cannot be read (%s %s)", parsed.actor, origin.stream, origin.seq
+        )
         return Unparsable(f"cannot be read: {type(broken).__name__}")
     if isinstance(event, Malformed):
         return Unparsable(event.reason)
