@@ -322,8 +322,12 @@ class Holdings:
             with suppress(BrokerError, NotOwner):
                 await self._attacher.free(p, holding.epoch)
             raise
-        await self._attacher.free(p, holding.epoch)
-        self._forget(p, holding)
+        try:
+            await self._attacher.free(p, holding.epoch)
+        finally:
+            # Nothing is served here any more. If it is not known to be free, the next plan finds it held by this node and
+            # served by nobody, and attaches it anew.
+            self._forget(p, holding)
         self._log.info("handed over", extra=self._extra(p))
         return None
 

@@ -388,3 +388,20 @@ async def test_every_partition_is_told_of_a_lease_that_ended(bench: Bench) -> No
     partition = await bench.attached()
     bench.holdings.lease_ended("b/L1")
     assert partition.told == ["start", "ended b/L1"]
+
+
+async def test_a_release_whose_last_write_has_no_answer_leaves_nothing_that_nobody_serves() -> None:
+    """The partition was settled and given up; only `free` is not known to be written. It must not stay in our books as
+    being released for as long as the lease lives: not served, the next plan attaches it anew.
+    """
+    bench = Bench()
+    bench.holdings.attach(1)
+    await bench.settled()
+    bench.attacher.fail["free"] = [OutcomeUnknown("put", "owner.1", "no answer")]
+    bench.holdings.release(1, 5.0)
+    await bench.settled()
+    assert bench.holdings.serving() == frozenset()
+    bench.now += 60.0
+    bench.holdings.attach(1)
+    await bench.settled()
+    assert bench.holdings.serving() == {1}
