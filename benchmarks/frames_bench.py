@@ -2,7 +2,7 @@
 
 A workflow with ten locals awaits a helper that awaits an intention: two frames deep, with a dataclass, a list, a dictionary and text.
 Measured are capture and encode, decode and restore (with the discard of what was there, told apart), and the size. Each figure
-is the best of several repetitions, because other work on the machine only ever adds.
+is the best of many short repetitions, because other work on the machine only ever adds.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ LOCALS = {
 }  # fmt: skip
 
 
-def best(action: Callable[[], Any], repeat: int = 30, number: int = 300) -> float:
+def best(action: Callable[[], Any], repeat: int = 300, number: int = 30) -> float:
     """Microseconds for one call: the best of `repeat` averages over `number` calls."""
     fastest = float("inf")
     for _ in range(repeat):
@@ -108,7 +108,7 @@ def main() -> None:
     frames.discard(target)
 
 
-def _discard_alone(frame: frames.Frame, repeat: int = 30, number: int = 100) -> float:
+def _discard_alone(frame: frames.Frame, repeat: int = 100, number: int = 30) -> float:
     fastest = float("inf")
     for _ in range(repeat):
         many = [frames.load(frame.data, frame.pin) for _ in range(number)]
