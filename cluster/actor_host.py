@@ -162,7 +162,7 @@ class ActorHost:
                     self._defects = 0
                 except Overtaken:
                     self._serving.services.meter.count("commit_conflicts")
-                    self._forget()
+                    self._turner.forget()
                     self._again = True
                 except HigherEpoch as later:
                     self._serving.lost(f"a record of {self.actor} has epoch {later.epoch}")
@@ -188,15 +188,10 @@ class ActorHost:
             self._task = None
             self._rest()
 
-    def _forget(self) -> None:
-        """The record is another than the one in memory: read it again, and after it the held events (PROTOCOL 3)."""
-        self._turner.forget()
-        self.mailbox.park()
-
     async def _too_large(self, large: RecordTooLarge) -> None:
         """A turn whose record no broker takes is not made: the actor is held with the last one that fits."""
         self._serving.services.log.error("%s: its record is too large: %s", self.actor, large)
-        self._forget()
+        self._turner.forget()
         await self._quarantine(f"its record would be too large: {large}")
 
     async def _defect(self, error: Exception) -> None:
@@ -263,7 +258,7 @@ class ActorHost:
         if self._in_doubt:
             self._in_doubt = False
             if hot.record is not None and not await turner.is_newest(hot):
-                self._forget()
+                turner.forget()
                 return True
         if turner.is_elsewhere(hot):
             return await self._leave_lane(hot)
@@ -429,7 +424,7 @@ class ActorHost:
     async def _refuse(self, hot: Hot, refused: list[tuple[Item, Decision]]) -> bool:
         """Decided on a leader read: the record in memory has to be the newest one before an event is given up."""
         if not await self._turner.is_newest(hot):
-            self._forget()
+            self._turner.forget()
             return True
         for item, _ in refused:
             if _names_the_future(hot, item.event):

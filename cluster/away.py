@@ -111,7 +111,6 @@ class Away:
         """Decide one event on the newest record."""
         if not await self._turner.is_newest(hot):
             self._turner.forget()
-            self._mailbox.park()
             return True
         services, event = self._serving.services, item.event
         decision = services.engine.decide(record, event)

@@ -273,6 +273,18 @@ class Mailbox:
             if item.delivery is None and item.held_seq is not None and item.phase is Phase.WAITING:
                 del self._items[origin]
 
+    def reread(self) -> None:
+        """The record was read anew: forget what has a held copy, which is read after the record.
+
+        Also what was delivered beside it, whose acknowledgement is under way: whoever consumed the held copy may have forgotten it.
+        """
+        for origin, item in tuple(self._items.items()):
+            if item.held_seq is not None and item.phase is Phase.WAITING:
+                if item.delivery is not None:
+                    self._serving.floors.touch(origin.stream)
+                    self._let_go(item)
+                del self._items[origin]
+
     def clear(self) -> None:
         """A new attach brings everything again: forget it all."""
         self._deleting.clear()  # given up with the acknowledgements

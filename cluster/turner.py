@@ -114,6 +114,7 @@ class Turner:
     async def _load(self) -> Hot:
         serving, services = self._serving, self._serving.services
         found = await read_record(services, self._actor)
+        self._mailbox.reread()
         self.unreadable = found.unreadable is not None
         if found.unreadable is not None:
             services.log.error("%s: its record cannot be opened: %s", self._actor, found.unreadable.error)

@@ -7,7 +7,7 @@ import platform
 import sys
 from typing import Any
 
-from .explore import Result, explore
+from .explore import Result, explore, walk
 from .rules import Config
 from .scenarios import GROUPS, SCENARIOS, SEVERAL, SINGLE, VARIANTS
 from .states import Budget
@@ -24,7 +24,7 @@ def main() -> int:
             eager=options.eager,
             **dict(_rule(word) for word in options.rule),
         )
-        results.append(_shown(cfg, options.seconds, options.states))
+        results.append(_shown(cfg, options))
         wrong = bool(results[0].violation)
     elif options.what == "broken":
         for variant in VARIANTS:
@@ -32,7 +32,7 @@ def main() -> int:
                 continue
             cfg = Config(SCENARIOS[variant.scenario], variant.budget, eager=variant.eager, **variant.rules)
             print(f"== {variant.name}")
-            result = _shown(cfg, options.seconds, options.states, trace=options.trace)
+            result = _shown(cfg, options, trace=options.trace)
             results.append(result)
             wrong += not result.violation
         print(f"{len(results) - wrong} of {len(results)} wrong variants gave a counterexample")
@@ -41,9 +41,7 @@ def main() -> int:
             for budgets, eager in _budgets(options.faults):
                 for budget in budgets:
                     for scenario in GROUPS[group]:
-                        result = _shown(
-                            Config(scenario, budget, eager=eager), options.seconds, options.states
-                        )
+                        result = _shown(Config(scenario, budget, eager=eager), options)
                         results.append(result)
                         wrong += bool(result.violation)
     _summary(results)
@@ -59,8 +57,11 @@ def _budgets(faults: str) -> list[tuple[tuple[Budget, ...], bool]]:
     return chosen
 
 
-def _shown(cfg: Config, seconds: float, states: int, *, trace: bool = True) -> Result:
-    result = explore(cfg, seconds=seconds, max_states=states)
+def _shown(cfg: Config, options: argparse.Namespace, *, trace: bool = True) -> Result:
+    if options.walks:
+        result = walk(cfg, seed=options.seed, walks=options.walks, seconds=options.seconds)
+    else:
+        result = explore(cfg, seconds=options.seconds, max_states=options.states)
     print(result.line())
     if trace:
         for line in result.trace:
@@ -95,6 +96,8 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--seconds", type=float, default=20.0, help="for one search")
     parser.add_argument("--states", type=int, default=6_000_000, help="for one search")
+    parser.add_argument("--walks", type=int, default=0, help="random walks instead of the search: how many")
+    parser.add_argument("--seed", type=int, default=1, help="of the walks")
     parser.add_argument("--quick", action="store_true", help="only the variants of the suite")
     parser.add_argument("--trace", action="store_true", help="print the shortest trace of each variant")
     parser.add_argument("--scenario", choices=tuple(SCENARIOS), help="for one search")

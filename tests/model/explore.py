@@ -6,6 +6,7 @@ The first violation has the shortest trace.
 
 from __future__ import annotations
 
+import random
 import struct
 import time
 from collections import deque
@@ -16,6 +17,8 @@ from .rules import Config
 from .states import State, canonical, initial
 from .system import successors
 
+_FAULTY = 0.04
+"""How often a walk takes a fault where one is left."""
 _NODES = State._fields.index("nodes")
 
 
@@ -130,3 +133,39 @@ def _trace(cfg: Config, store: _Store, parent: dict[bytes, bytes | None], last: 
                 lines.append(("* " if is_fault else "  ") + label)
                 break
     return lines
+
+
+def walk(cfg: Config, *, seed: int, walks: int = 1_000, steps: int = 200, seconds: float = 600.0) -> Result:
+    """Random walks, each to a state in which nothing can happen any more: as deep as a scenario goes, where the search stays shallow.
+
+    The same seed takes the same walks. What it finds is true, its trace is not the shortest, and nothing found says little.
+    """
+    began, choose = time.monotonic(), random.Random(seed)
+    result = Result(f"{cfg.name} walks")
+    start = canonical(initial(cfg.actors, cfg.scenario.lanes, cfg.budget))
+    for _ in range(walks):
+        S, trace = start, []
+        for _ in range(steps):
+            following = successors(S, cfg)
+            ordinary = [x for x in following if not x[1]]
+            faults = [x for x in following if x[1]]
+            if not ordinary:
+                result.ends += 1
+                result.violation = check_end(S, cfg)
+                break
+            label, is_fault, S = choose.choice(faults if faults and choose.random() < _FAULTY else ordinary)
+            S = canonical(S)
+            trace.append(("* " if is_fault else "  ") + label)
+            result.edges += 1
+            result.violation = check_state(S, cfg)
+            if result.violation:
+                break
+        result.states += len(trace)
+        result.depth = max(result.depth, len(trace))
+        if result.violation:
+            result.trace = trace
+            break
+        if time.monotonic() - began > seconds:
+            break
+    result.seconds = time.monotonic() - began
+    return result

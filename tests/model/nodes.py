@@ -243,6 +243,9 @@ class _ActorActions:
                     return reset(S, cfg, i)
             elif cfg.rules["epoch_in_record"] and cur.epoch > N.epoch:
                 return reset(S, cfg, i)
+            if cfg.rules["moved_read_again"]:
+                index = {h[1].origin for h in N.held if h[1].actor == a}
+                N = N._replace(mem=frozenset(m for m in N.mem if m.origin not in index))
             gone = True
             if cur.lease is not None:
                 source, held = copies(S, cur.lease)

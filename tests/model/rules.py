@@ -37,6 +37,7 @@ RULES: dict[str, Any] = {
     "reattach": True,  # the same owner attaches anew after a cut
     "look_after_load": True,  # held events are read after the record
     "look_after_overtaken": True,  # also when the load follows a commit that turned out to be another's
+    "moved_read_again": True,  # also what was delivered beside its held copy, and is being acknowledged
     "release_running": True,  # a release waits until every pending call really runs
     "runner": "commit",  # who takes a call over commits itself as its runner first; "none": not
     # 4.2: moving to HELD

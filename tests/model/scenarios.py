@@ -239,6 +239,12 @@ VARIANTS = (
         Budget(crash=1),
         eager=True,
     ),
+    Variant(
+        "lane: what is being acknowledged not read again",
+        {"moved_read_again": False},
+        "lanereturn",
+        Budget(late=1),
+    ),
     Variant("lane: HELD not read after the return", {"lane_look": False}, "lanereturn", Budget()),
     Variant("queued: the worker does not read first", {"worker_reads": False}, "queued", Budget(crash=1)),
     Variant("queued: any outcome will do", {"done_matches_op": False}, "queued2", Budget(), quick=True),

@@ -204,6 +204,16 @@ def test_after_a_new_attach_a_late_confirmation_means_nothing(world: World) -> N
     assert replace(renewed.event) == item.event
 
 
+def test_after_a_load_all_that_has_a_held_copy_is_read_again(world: World) -> None:
+    """Also what is being acknowledged: a lane node may have consumed the held copy, and forgotten it."""
+    moved, _ = world.deliver(1), world.deliver(2)
+    world.mailbox.moved(moved, HeldRef(7, "mail", "note", 0.0))
+    world.mailbox.reread()
+    assert [event.origin.seq for event in world.mailbox.events()] == [2]
+    assert world.serving.unacknowledged == 1
+    assert world.mailbox.has(moved.origin)
+
+
 def test_parking_forgets_payloads_that_are_held_and_nothing_else(world: World) -> None:
     held, loose = world.deliver(1), world.deliver(2)
     world.mailbox.moved(held, HeldRef(5, "mail", "note", 0.0))
