@@ -81,19 +81,29 @@ def found_code(target: Any) -> Code:
 
 def _globals_of(target: Any) -> dict[str, Any] | None:
     """The module namespace that a suspended frame runs in: its head points to one module dictionary."""
+    global _last_module
     if known_code(code_object(target)):
         return None
-    namespaces: dict[int, types.ModuleType] = {}
-    for module in list(sys.modules.values()):
-        if isinstance(module, types.ModuleType):  # anything can be put there
-            namespaces[id(vars(module))] = module
-    namespaces.pop(id(vars(builtins)), None)
     head = ctypes.string_at(id(target) + 16, type(target).__basicsize__ - 16)
-    for at in range(0, len(head), 8):
-        found = namespaces.get(int.from_bytes(head[at : at + 8], "little"))
-        if found is not None:
-            return vars(found)
+    words = {int.from_bytes(head[at : at + 8], "little") for at in range(0, len(head), 8)}
+    last = _last_module  # mostly the one that is met next: one look instead of one at each module there is
+    if (
+        last is not None
+        and id(vars(last)) in words
+        and sys.modules.get(getattr(last, "__name__", "")) is last
+    ):
+        return vars(last)
+    modules: list[Any] = list(sys.modules.values())  # anything can be put there
+    for module in modules:
+        if not isinstance(module, types.ModuleType) or module is builtins:
+            continue
+        if id(vars(module)) in words:
+            _last_module = module
+            return vars(module)
     return None
+
+
+_last_module: types.ModuleType | None = None
 
 
 def capture(target: Any, code: Code) -> tuple[Any, ...]:

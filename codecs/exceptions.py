@@ -11,7 +11,9 @@ same lines in the same order, and what is raised further adds to them.
 
 from __future__ import annotations
 
+import _thread
 import ctypes
+import queue
 import sys
 import types
 from functools import lru_cache
@@ -158,13 +160,21 @@ def traceback_of(entries: tuple[tuple[str, str, int], ...]) -> types.TracebackTy
     return made
 
 
-def _here() -> types.FrameType:
-    return sys._getframe()
+def _here() -> None:
+    made(sys._getframe())  # type: ignore[name-defined]  # noqa: F821  # in the namespace that `_frame` gives it
 
 
 @lru_cache(maxsize=512)
 def _frame(file: str, name: str) -> types.FrameType:
-    """An empty, finished frame whose code has that file and name."""
+    """An empty frame whose code has that file and name.
+
+    It runs in a thread of its own, as the first function there: a frame keeps its callers alive, with all they hold, and
+    that would be the restoring of an actor.
+    """
     code = _here.__code__.replace(co_filename=file, co_name=name, co_qualname=name)
-    frame: types.FrameType = types.FunctionType(code, {"sys": sys, "__name__": "restored"})()
+    given: queue.SimpleQueue[types.FrameType] = queue.SimpleQueue()
+    space = {"sys": sys, "made": given.put, "__name__": "restored"}
+    _thread.start_new_thread(types.FunctionType(code, space), ())
+    frame = given.get()
+    del space["made"]
     return frame

@@ -24,7 +24,7 @@ import driving
 import frame_programs
 import pytest
 from frame_programs import Managed, tick
-from sojourn.codecs import frames, layout
+from sojourn.codecs import exceptions, frames, layout
 
 HERE = Path(__file__).parent
 
@@ -374,3 +374,10 @@ def test_an_event_loop_in_the_same_thread_adopts_no_restored_generator() -> None
 
     asyncio.run(node())
     assert adopted == []
+
+
+def test_a_restored_traceback_keeps_nothing_of_those_who_restored_it_alive() -> None:
+    restored = exceptions.traceback_of([("no_such_file.py", "f", 3)])
+    assert restored is not None
+    assert restored.tb_frame.f_back is None
+    assert not restored.tb_frame.f_locals
