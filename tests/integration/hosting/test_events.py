@@ -383,3 +383,22 @@ async def test_an_outcome_in_hand_is_committed_after_a_reload_and_its_step_is_no
     gates["inhand"].set()
     assert completed(await owner.until_ended("inhand")) == "inhand"
     assert (ran["inhand"], reloads) == (1, ["inhand"])
+
+
+async def test_a_step_that_is_cut_off_by_the_end_of_its_node_has_no_outcome_and_runs_again(
+    owners: MakeOwner,
+) -> None:
+    """A second signal: partitions are dropped, then the runner cancels what runs. That is not the step's failure."""
+    owner = await owners()
+    await owner.start("cutoff", "gated", "cutoff")
+    await started["cutoff"].wait()
+    started["cutoff"].clear()
+    owner.partition.drop()
+    owner.services.steps.renounce()
+    await owner.services.step_runner.close()
+    owner.living.discard(owner.services.runner)
+    second = await owners()
+    await started["cutoff"].wait()
+    gates["cutoff"].set()
+    assert completed(await second.until_ended("cutoff")) == "cutoff"
+    assert ran["cutoff"] == 2
