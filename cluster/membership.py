@@ -215,6 +215,10 @@ class Membership:
         self._gate.shut("left")
         if self._life is not None:
             self._drop_all(self._life)
+            # What still runs is broken off when the process closes. That is no outcome, and must not be told to the actors'
+            # new owners as one: they run it again. (After a drain in time nothing runs any more.)
+            services = self._life.holdings.services
+            services.steps.abandon(services)
         tasks = [task for task in (*self._tasks, self._verifying, self._rejoining) if task is not None]
         for task in tasks:
             task.cancel()

@@ -68,6 +68,21 @@ async def test_a_second_signal_leaves_at_once_and_loses_nothing(tmp_path: Path) 
         assert all(count == 2 for count in made.repeated().values())
 
 
+async def test_a_second_signal_ends_no_step_that_runs_on_for_the_partitions_new_owner(tmp_path: Path) -> None:
+    """The leaver has handed its partitions over and only its steps still run. What it breaks off has no outcome: it runs again."""
+    async with cluster(tmp_path) as made:
+        await made.add("n1", "n2")
+        running = await made.start_many("works", [[5.0]] * 20, "r")
+        leaver = made.nodes["n1"]
+        broken_off = made.in_flight(leaver.pid)
+        leaver.terminate()
+        await made.owned_by("n2")
+        leaver.terminate()
+        await leaver.wait()
+        assert await made.results(running) == ["work"] * 20
+        assert set(made.repeated()) <= broken_off | made.in_flight(leaver.pid)
+
+
 async def test_workflows_go_on_while_nodes_are_replaced_one_by_one(tmp_path: Path) -> None:
     async with cluster(tmp_path) as made:
         await made.add("n1", "n2")

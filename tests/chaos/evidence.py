@@ -145,6 +145,8 @@ class Evidence:
     """Revisions that were stored and rolled up before the witness could see them, in order."""
     dead: Sequence[tuple[str, str, str, bytes]] = ()
     """Dead letters: actor, channel or verb, reason, payload."""
+    full_disks: int = 0
+    """How often a store was full. A timer that comes due meanwhile fires late, so a later one may overtake it."""
     check: Sequence[str] = ()
     """What `sojourn check` found."""
     logs: Sequence[str] = ()

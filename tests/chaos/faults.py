@@ -131,7 +131,17 @@ class Injector:
                 slot.version = "two"
                 self.fleet.drain(slot)
                 await asyncio.sleep(lasts)
-        await self._command("versions", "set-current", version)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + COMMAND_SECONDS
+        while True:
+            try:
+                return await self._command("versions", "set-current", version)
+            except (
+                RuntimeError
+            ):  # not registered yet: its first node starts; or the broker is disturbed just now
+                if loop.time() > deadline:
+                    raise
+                await asyncio.sleep(1.0)
 
     async def _command(self, *words: str) -> None:
         server = ",".join(self.servers.urls)

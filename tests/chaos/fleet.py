@@ -23,8 +23,8 @@ from .proxy import Proxy
 NAMESPACE: Final = "chaos"
 HERE: Final = Path(__file__).parent
 VERSIONS: Final = ("one", "two")
-EXPECTED_CODES: Final = frozenset((0, -signal.SIGKILL, -signal.SIGTERM))
-"""The last: it was told to drain before it had begun."""
+EXPECTED_CODES: Final = frozenset((0, -signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM))
+"""The last two: it was told to drain before it had begun, or once more while it drained, or did not drain in time."""
 NO_BROKER: Final = frozenset((3, 5))
 """The broker did not answer, or not in time (`sojourn --help`)."""
 STARTING_SECONDS: Final = 15.0

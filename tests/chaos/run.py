@@ -147,6 +147,7 @@ async def _evidence(options: Options, place: Path, sabotage: str) -> tuple[Evide
         evidence = await _gather(
             world,
             drive,
+            injector.done["full-disk"],
             [*trouble, *injector.trouble, *drive.trouble, *world.watch.witness.defects[:5]],
             check,
         )
@@ -266,7 +267,9 @@ async def _check(world: World) -> list[str]:
     return [f"{finding['actor']}: {finding['problem']}" for finding in found]
 
 
-async def _gather(world: World, drive: Drive, trouble: list[str], check: list[str]) -> Evidence:
+async def _gather(
+    world: World, drive: Drive, full_disks: int, trouble: list[str], check: list[str]
+) -> Evidence:
     """Everything that is known, once nothing moves any more."""
     watch, subjects = world.watch, world.topology.subjects
     executions, plains = read_journal(world.place / "journal")
@@ -289,6 +292,7 @@ async def _gather(world: World, drive: Drive, trouble: list[str], check: list[st
         left=left,
         dead=dead,
         check=check,
+        full_disks=full_disks,
         logs=[*watch.unreadable, *world.fleet.unexpected, *_defects(world.fleet.logs())],
         trouble=trouble,
     )
