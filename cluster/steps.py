@@ -119,14 +119,6 @@ class LocalSteps:
             run.listener = None
         return len(running)
 
-    def renounce(self) -> None:
-        """The process ends: what still runs is about to be cancelled, and that is no outcome. Whoever takes the calls over
-        runs them again."""
-        for run in self._running.values():
-            run.wanted = False
-            if run.task is not None:
-                run.task.cancel()
-
     def abandon(self, services: PartitionServices) -> None:
         """End every step and forget its outcome: the node leaves at once."""
         for key in tuple(self._running):
