@@ -221,9 +221,6 @@ class Node:
             fault=options.fault or fault_from(os.environ),
             factory=options.partition_factory,
         )
-        stack.callback(
-            lives.local_steps.renounce
-        )  # after the partitions are left, before the runner cancels what runs
         membership = Membership(
             broker,
             subjects,

@@ -394,7 +394,7 @@ async def test_a_step_that_is_cut_off_by_the_end_of_its_node_has_no_outcome_and_
     await started["cutoff"].wait()
     started["cutoff"].clear()
     owner.partition.drop()
-    owner.services.steps.renounce()
+    owner.services.steps.abandon(owner.services)
     await owner.services.step_runner.close()
     owner.living.discard(owner.services.runner)
     second = await owners()
