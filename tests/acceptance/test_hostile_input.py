@@ -82,9 +82,9 @@ async def test_hostile_messages_become_dead_letters_and_the_node_goes_on(tmp_pat
 
 @pytest.mark.xfail(
     strict=False,
-    reason="known defect: with several servers busy on one machine this letter is sometimes missing although the mail is acknowledged",
+    reason="nats-server 2.15.1 stores a subject with DEL (0x7f) but finds it by no filter: it may never be delivered",
 )
-async def test_a_control_character_in_the_channel_of_a_living_actor_is_a_dead_letter(tmp_path: Path) -> None:
+async def test_a_del_character_in_a_channel_is_a_dead_letter(tmp_path: Path) -> None:
     async with cluster(tmp_path, partitions=1) as made:
         await made.add("n1")
         (actor,) = await made.start_many("waits", [[1]], "w")
