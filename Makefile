@@ -55,6 +55,7 @@ model-long: $(VENV)/.ready ## The same with bounds in seconds, and several fault
 	$(MODEL_PYTHON) -m tests.model broken --seconds 300
 	$(MODEL_PYTHON) -m tests.model full --faults single --seconds 10
 	$(MODEL_PYTHON) -m tests.model full --faults several --seconds 4
+	$(MODEL_PYTHON) -m tests.model full --faults several --walks 300 --seconds 20
 
 bench: $(VENV)/.ready ## The measurements behind the figures in the docs
 	$(BIN)/python -m pytest benchmarks/*_bench.py -m benchmark -s $(PYTEST_ARGS)

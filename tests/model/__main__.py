@@ -32,7 +32,7 @@ def main() -> int:
                 continue
             cfg = Config(SCENARIOS[variant.scenario], variant.budget, eager=variant.eager, **variant.rules)
             print(f"== {variant.name}")
-            result = _shown(cfg, options, trace=options.trace)
+            result = _shown(cfg, options, trace=options.trace, walks=variant.walks)
             results.append(result)
             wrong += not result.violation
         print(f"{len(results) - wrong} of {len(results)} wrong variants gave a counterexample")
@@ -57,9 +57,10 @@ def _budgets(faults: str) -> list[tuple[tuple[Budget, ...], bool]]:
     return chosen
 
 
-def _shown(cfg: Config, options: argparse.Namespace, *, trace: bool = True) -> Result:
-    if options.walks:
-        result = walk(cfg, seed=options.seed, walks=options.walks, seconds=options.seconds)
+def _shown(cfg: Config, options: argparse.Namespace, *, trace: bool = True, walks: int = 0) -> Result:
+    walks = walks or options.walks
+    if walks:
+        result = walk(cfg, seed=options.seed, walks=walks, seconds=options.seconds)
     else:
         result = explore(cfg, seconds=options.seconds, max_states=options.states)
     print(result.line())

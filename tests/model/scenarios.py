@@ -145,6 +145,8 @@ class Variant(NamedTuple):
     eager: bool = False
     quick: bool = False
     """Found within a second or two: part of the suite."""
+    walks: int = 0
+    """Too deep for the search: found by at most so many random walks."""
 
 
 VARIANTS = (
@@ -218,7 +220,7 @@ VARIANTS = (
     Variant("new runner not named", {"runner": "none"}, "locals", Budget(crash=1, move=1), eager=True),
     Variant("restart without a lease", {"restart_lease": False}, "restartchild", Budget(crash=1), quick=True),
     Variant("restart before the seal", {"restart_waits_for_seal": False}, "restartend", Budget()),
-    Variant("orphans are not told to seal", {"orphan_seal": False}, "restartend", Budget()),
+    Variant("orphans are not told to seal", {"orphan_seal": False}, "restartend", Budget(), walks=1_000),
     Variant(
         "a cancel overtakes its start, and finds no record",
         {"flush_in_order": False, "cancel_unknown": False},
@@ -230,20 +232,21 @@ VARIANTS = (
         {"lane_source_check": False},
         "lanereturn",
         Budget(late=1),
-        eager=True,
+        walks=20_000,
     ),
     Variant(
         "lane: copies looked at before the sources",
         {"lane_prune": "copies first"},
         "lanereturn",
         Budget(crash=1),
-        eager=True,
+        walks=20_000,
     ),
     Variant(
         "lane: what is being acknowledged not read again",
         {"moved_read_again": False},
         "lanereturn",
         Budget(late=1),
+        walks=20_000,
     ),
     Variant("lane: HELD not read after the return", {"lane_look": False}, "lanereturn", Budget()),
     Variant("queued: the worker does not read first", {"worker_reads": False}, "queued", Budget(crash=1)),

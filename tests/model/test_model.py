@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from .explore import explore
+from .explore import explore, walk
 from .rules import Config
-from .scenarios import GROUPS, SCENARIOS, SINGLE, VARIANTS, Variant
+from .scenarios import GROUPS, SCENARIOS, SEVERAL, SINGLE, VARIANTS, Variant
 
 STATES = 900
 """Per search. A bound in states, not in seconds, so that the same is searched on every machine."""
@@ -42,3 +42,10 @@ def test_a_rule_taken_away_is_found_out(variant: Variant) -> None:
 def test_an_unknown_rule_is_refused() -> None:
     with pytest.raises(ValueError, match="no such rule"):
         Config(SCENARIOS["mail"], SINGLE[0], nonsense=True)
+
+
+def test_random_walks_reach_the_end_of_every_scenario() -> None:
+    for scenario in SCENARIOS.values():
+        result = walk(Config(scenario, SEVERAL[-1]), seed=1, walks=4)
+        assert not result.violation, "\n".join((result.line(), *result.trace))
+        assert result.ends, result.line()
