@@ -542,6 +542,15 @@ class _ActorActions:
         S, cfg, i, a, N = self.S, self.cfg, self.i, self.a, self.N
         if S.recs[a].rev != rec.rev:
             yield f"reads a newer record of {a}", None, self._forget
+        if any(h not in S.held for h in self.held):
+
+            def listed(S: State) -> State:
+                N = S.nodes[i]
+                return with_node(
+                    S, i, N._replace(held=frozenset(h for h in N.held if h[1].actor != a or h in S.held))
+                )
+
+            yield f"finds what the lane has taken of {a}", None, listed
         self._judge(rec)
         loose = []
         for m in self.mem:

@@ -89,6 +89,13 @@ LANES = (
         away=[_away(0, 1)],
     ),
     Scenario(
+        "lanelong",
+        [[_recv(X), _recv(Y), _recvt(X), END]],
+        [START, _mail(X), _mail(Y)],
+        lanes=1,
+        away=[_away(0, 1, 2)],
+    ),
+    Scenario(
         "lanestep",
         [[_recv(X), LOCAL, _recv(Y), END]],
         [START, _mail(X), _mail(Y)],
@@ -230,7 +237,7 @@ VARIANTS = (
     Variant(
         "lane: moved without a look at the source",
         {"lane_source_check": False},
-        "lanereturn",
+        "lanelong",
         Budget(late=1),
         walks=20_000,
     ),
