@@ -461,7 +461,7 @@ class _ActorActions:
                 else:
                     yield (
                         f"dead letter {origin}",
-                        ("dead", m),
+                        ("dead", m, rec.run),
                         self._answered(m, also=verdict == DEAD_REFUSED),
                     )
             if not why and cfg.rules["ack_early"]:
