@@ -15,7 +15,7 @@ MAX_TRACEBACK: Final = 16 * 1024
 _MAX_FRAMES: Final = 64
 _MAX_CHAIN: Final = 8
 """Exceptions followed through causes, contexts and groups."""
-_MACHINERY: Final = ("sojourn", "asyncio", "concurrent.futures", "threading", "uvloop")
+_MACHINERY: Final = ("sojourn", "asyncio", "concurrent.futures", "importlib", "threading", "uvloop")
 """Modules whose frames are left out."""
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from .app_code import importable, load
 from .failures import Exit
-from .node import importable, load
 from .output import Output, counted
 
 if TYPE_CHECKING:

@@ -33,6 +33,10 @@ class DevFile:
             return None
         return dev if process_lives(dev.pid) else None
 
+    def serves(self, server: str, namespace: str) -> bool:
+        """Whether this is the server and namespace that are meant."""
+        return namespace == self.namespace and _address(self.server) in map(_address, server.split(","))
+
     def write(self, folder: Path) -> None:
         """Leave it in `folder`/.sojourn."""
         place = folder / FOLDER
@@ -43,6 +47,11 @@ class DevFile:
     def remove(folder: Path) -> None:
         """Take it away; fine when it is not there."""
         (folder / FOLDER / _NAME).unlink(missing_ok=True)
+
+
+def _address(server: str) -> str:
+    """A server's address in one spelling."""
+    return server.strip().removeprefix("nats://").rstrip("/").replace("localhost:", "127.0.0.1:")
 
 
 def process_lives(pid: int) -> bool:

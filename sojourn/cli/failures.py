@@ -18,6 +18,9 @@ from sojourn.codecs.errors import SojournError
 
 from .output import Output, clean
 
+TRACEBACK = 16_384
+"""Characters of a traceback of the user's own code that are shown."""
+
 
 class Exit(IntEnum):
     """Exit codes of every command."""
@@ -117,7 +120,10 @@ def report(error: BaseException, output: Output) -> Exit:
         return failure.code
     if failure.code is Exit.DEFECT:
         output.stderr.write("".join(traceback.format_exception(error)))
-    output.errors.print(Text("error: ", style="bold red") + Text(clean(failure.message, 2_000)))
+    elif isinstance(shown := getattr(error, "shown", None), str):  # the user's own code failed: where
+        output.stderr.write(clean(shown, TRACEBACK))
+    message = getattr(error, "headline", failure.message)
+    output.errors.print(Text("error: ", style="bold red") + Text(clean(message, 2_000)))
     if failure.hint:
         output.errors.print(Text(failure.hint, style="dim"))
     return failure.code

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from .connection import Connection, connection_options, reported
-from .devfile import FOLDER
+from .devfile import FOLDER, DevFile
 from .failures import CommandFailed, Exit
 from .output import Output
 
@@ -35,9 +35,11 @@ key_option = click.option(
 """Adds --key-file to a command."""
 
 
-def keyring(key_file: Path | None) -> Keyring:
-    """The keys of the cluster: from the file, the environment, or the `sojourn dev` of this folder. Raises `KeyringError`, or a usage
-    error when there are none.
+def keyring(key_file: Path | None, connection: Connection) -> Keyring:
+    """The keys of the cluster: from the file, the environment, or the `sojourn dev` of this folder, if that is the cluster.
+
+    Raises `KeyringError`, or a usage error when there are none: records that are sealed with the key of another cluster could be opened
+    by none of its nodes.
     """
     from sojourn.codecs.keyring import Keyring
 
@@ -47,7 +49,19 @@ def keyring(key_file: Path | None) -> Keyring:
         return Keyring.from_env(KEY_VARIABLE)
     beside = Path(FOLDER) / "key"
     if beside.is_file():
-        return Keyring.from_file(beside)
+        running = DevFile.read(Path.cwd())
+        if running is not None and running.serves(connection.server, connection.namespace):
+            return Keyring.from_file(beside)
+        owner = (
+            f"the `sojourn dev` at {running.server}, namespace {running.namespace}"
+            if running is not None
+            else "a `sojourn dev` that does not run now"
+        )
+        raise click.UsageError(
+            f"this needs the key that seals the records of namespace {connection.namespace} at {connection.server}, and the one in "
+            f"./{FOLDER} was made for {owner}: name the right one with --key-file or {KEY_FILE_VARIABLE} (if it is that one: "
+            f"--key-file {beside})"
+        )
     raise click.UsageError(
         f"this needs the key that seals records: name a file with --key-file or {KEY_FILE_VARIABLE}, or put the keys into "
         f"{KEY_VARIABLE} (`sojourn dev` makes one in ./{FOLDER})"

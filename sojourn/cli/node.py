@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import click
 
+from .app_code import importable, load
 from .connection import Connection, connection_options
-from .failures import CommandFailed, Exit, report
+from .failures import report
 from .keys import key_option, keyring
 from .logs import log_to_stderr
-from .output import Output, clean
+from .output import Output
 from .values import DurationValue
-
-if TYPE_CHECKING:
-    from sojourn.actors.registry import Registry
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 
@@ -75,7 +72,7 @@ def node(
     try:
         from sojourn.cluster.node import NodeOptions, run_node
 
-        keys = keyring(key_file)
+        keys = keyring(key_file, connection)
         name = importable(app)
         options = NodeOptions(
             app=name,
@@ -99,30 +96,3 @@ def node(
             raise
         sys.exit(report(error, Output.standard(json=False)))
     sys.exit(code)
-
-
-def load(app: str) -> Registry:
-    """Import the app. Raises `CommandFailed` when there is no such module; what its own code raises goes on with its traceback."""
-    from sojourn.actors.registry import Registry
-
-    module = app.partition(":")[0]
-    try:
-        return Registry.for_app(app)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
-            raise
-        hint = "Name a module that can be imported from here, or a file such as app.py."
-        raise CommandFailed(Exit.USAGE, f"no module named {clean(module)!r}", hint) from None
-
-
-def importable(app: str) -> str:
-    """APP as a module name: a file's folder is put on the path first, else the current folder, as `python -m` does."""
-    path, colon, attribute = app.partition(":")
-    if path.endswith(".py"):
-        file = Path(path).resolve()
-        if not file.is_file():
-            raise click.BadParameter(f"no such file: {path}", param_hint="APP")
-        sys.path.insert(0, str(file.parent))
-        return f"{file.stem}{colon}{attribute}"
-    sys.path.insert(0, os.getcwd())
-    return app

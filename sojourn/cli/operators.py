@@ -138,7 +138,7 @@ async def check(
         return check_code(output, app)
     from sojourn.cluster.views import check as check_records
 
-    keys = keyring(key_file)
+    keys = keyring(key_file, connection)
     async with connection.broker() as broker:
         found = await check_records(broker, await connection.subjects(broker), keys)
     if output.json:

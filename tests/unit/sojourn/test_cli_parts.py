@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,14 @@ from click.testing import CliRunner
 from sojourn.actors import errors as actors
 from sojourn.actors.states import HOLD_ACCEPTS
 from sojourn.broker import errors as broker
+from sojourn.codecs.keyring import Keyring
 from sojourn.codecs.record import Status
 
 from sojourn.cli.actors import STATES
 from sojourn.cli.app import cli
+from sojourn.cli.app_code import AppFailed, load
 from sojourn.cli.changed import changed_functions
+from sojourn.cli.connection import Connection
 from sojourn.cli.devfile import DevFile
 from sojourn.cli.failures import CommandFailed, Exit, explain, report
 from sojourn.cli.keys import keyring
@@ -184,7 +188,65 @@ def test_a_node_without_a_key_does_not_start(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SOJOURN_KEY", raising=False)
     with pytest.raises(click.UsageError, match="needs the key"):
-        keyring(None)
+        keyring(None, Connection("nats://127.0.0.1:4222", "default"))
+
+
+@pytest.fixture
+def beside_dev(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DevFile:
+    """The current folder has a `sojourn dev` with a key."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SOJOURN_KEY", raising=False)
+    dev = DevFile("nats://127.0.0.1:14222", "shop", os.getpid())
+    dev.write(tmp_path)
+    Keyring.generate(tmp_path / ".sojourn" / "key")
+    return dev
+
+
+@pytest.mark.parametrize(
+    "server", ["nats://127.0.0.1:14222", "localhost:14222", "nats://a:1,nats://127.0.0.1:14222/"]
+)
+def test_the_key_of_dev_serves_a_second_node_of_dev(beside_dev: DevFile, server: str) -> None:
+    assert len(keyring(None, Connection(server, "shop")).ids) == 1
+
+
+@pytest.mark.parametrize("other", [("nats://10.0.0.1:4222", "shop"), ("nats://127.0.0.1:14222", "default")])
+def test_the_key_of_dev_is_not_taken_for_another_cluster(beside_dev: DevFile, other: tuple[str, str]) -> None:
+    with pytest.raises(click.UsageError, match=r"made for the `sojourn dev` at nats://127\.0\.0\.1:14222"):
+        keyring(None, Connection(*other))
+
+
+def test_the_key_of_a_dev_that_has_ended_is_not_taken_silently(beside_dev: DevFile, tmp_path: Path) -> None:
+    DevFile.remove(tmp_path)
+    with pytest.raises(click.UsageError, match=r"does not run now.*--key-file \.sojourn/key"):
+        keyring(None, Connection(beside_dev.server, beside_dev.namespace))
+
+
+@pytest.mark.parametrize(
+    ("code", "last"),
+    [
+        ("x = 1\nasync def f(:\n    pass\n", "SyntaxError"),
+        ("import no_such_module\n", "ModuleNotFoundError"),
+        ("from sojourn import workflow\n@workflow\ndef f():\n    pass\n", "DefinitionError"),
+        ("def g():\n    raise KeyError('a')\ng()\n", "KeyError"),
+    ],
+)
+def test_an_app_that_cannot_be_imported_shows_its_own_lines_and_none_of_ours(
+    code: str, last: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"broken_{last.lower()}"
+    (tmp_path / f"{name}.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(AppFailed) as failed:
+        load(name)
+    stderr = io.StringIO()
+    assert report(failed.value, Output(False, io.StringIO(), stderr)) is Exit.FAILED
+    said = stderr.getvalue()
+    files = set(re.findall(r'File "([^"]+)"', said))
+    assert files == {str(tmp_path / f"{name}.py")}
+    assert last in said
+    assert "^" in said or last != "SyntaxError"
+    assert said.endswith(f"error: {name} cannot be imported\n")
+    assert str(pickle.loads(pickle.dumps(failed.value))) == str(failed.value)
 
 
 def test_a_log_line_ends_with_the_facts_that_came_with_it() -> None:

@@ -18,6 +18,10 @@ Retry RetryLater Semaphore SojournError SpawnRefused Step StepCall StepFailed St
 WorkflowCall WorkflowCancelled WorkflowFailed WorkflowQuarantined WorkflowTerminated checkpoint create_task
 current gather lifespan publish_state race receive receive_message resource send sleep sleep_until spawn
 stage step tag timeout wait workflow
+DeadLettered Deadlock DefinitionError DuplicateName NoAnswer NoSuchResource NoSuchStep OnlyInWorkflow
+Refused StepStuck UnknownIntention
+BrokerError ConnectFailed InvalidName OutcomeUnknown StreamNotFound
+DataTypeError DurationError PayloadError PayloadTooDeep PayloadTooLarge UnsupportedInterpreter
 """.split()  # noqa: SIM905  # one word per name reads better than sixty quoted ones
 
 
@@ -49,3 +53,17 @@ def test_type_checkers_see_the_same_names_in_the_same_modules() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'wrokflow'"):
         sojourn.wrokflow  # noqa: B018  # reading it is the test
+
+
+def test_every_error_of_the_actors_layer_can_be_imported_from_the_top() -> None:
+    from sojourn.actors import errors
+
+    own = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type)
+        and issubclass(value, BaseException)
+        and value.__module__ == errors.__name__
+        and not name.startswith("_")
+    }
+    assert own <= set(sojourn.__all__)
