@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sojourn.codecs.record import Record
 
     from .hot_cache import Hot
+    from .known_record import KnownRecord
     from .mailbox import Mailbox
     from .serving import Serving
     from .turner import Turner
@@ -56,10 +57,13 @@ class Look:
 class Away:
     """See the module. One per actor on a lane; used by its host's loop only."""
 
-    def __init__(self, serving: Serving, actor: str, mailbox: Mailbox, turner: Turner) -> None:
+    def __init__(
+        self, serving: Serving, actor: str, mailbox: Mailbox, known: KnownRecord, turner: Turner
+    ) -> None:
         self._serving = serving
         self._actor = actor
         self._mailbox = mailbox
+        self._known = known
         self._turner = turner
         self._owes_nudge = True
         """Something lies in HELD that the lane's nodes may not know of."""
@@ -109,8 +113,8 @@ class Away:
 
     async def _take(self, hot: Hot, record: Record, item: Item, refuse: Refuse) -> bool:
         """Decide one event on the newest record."""
-        if not await self._turner.is_newest(hot):
-            self._turner.forget()
+        if not await self._known.is_newest(hot):
+            self._known.forget()
             return True
         services, event = self._serving.services, item.event
         decision = services.engine.decide(record, event)

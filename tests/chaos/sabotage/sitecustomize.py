@@ -42,12 +42,12 @@ def _ack_before_commit() -> None:
 
 
 def _outbox_not_resent() -> None:
-    from sojourn.cluster.turner import Turner
+    from sojourn.cluster.known_record import KnownRecord
 
     async def never(self: Any, lease: Any) -> bool:
         return False
 
-    Turner._lease_stored = never  # type: ignore[method-assign]  # the sabotage
+    KnownRecord._lease_stored = never  # type: ignore[method-assign]  # the sabotage
 
 
 SABOTAGES: dict[str, Callable[[], None]] = {

@@ -1,0 +1,70 @@
+"""Ending events of one actor that change nothing: their answers, their dead letters, their acknowledgements."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from sojourn.actors.events import Decision, Event
+
+from .hot_cache import Hot
+from .known_record import KnownRecord
+from .mailbox import Mailbox
+from .mailroom import Item
+from .outbox import answer, send_reply
+from .turner import Turner
+
+if TYPE_CHECKING:
+    from .serving import Serving
+
+AT_ONCE: Final = 64
+"""Dead letters and answers of one actor on the wire at a time."""
+
+
+class Refusals:
+    """Of one actor. Used by its host's loop only."""
+
+    def __init__(self, serving: Serving, mailbox: Mailbox, known: KnownRecord, turner: Turner) -> None:
+        self._serving = serving
+        self._mailbox = mailbox
+        self._known = known
+        self._turner = turner
+
+    async def refuse(self, hot: Hot, refused: list[tuple[Item, Decision]]) -> bool:
+        """Decided on a leader read: the record in memory has to be the newest one before an event is given up."""
+        if not await self._known.is_newest(hot):
+            self._known.forget()
+            return True
+        for item, _ in refused:
+            if _names_the_future(hot, item.event):
+                # Told on a leader read: the record, not the message, is what went back (I8).
+                await self._turner.quarantine(
+                    f"storage went back: a {item.event.kind} names what the record has yet to do"
+                )
+                return True
+        for start in range(0, len(refused), AT_ONCE):
+            part = refused[start : start + AT_ONCE]
+            await asyncio.gather(*(self._refuse_one(item, decision) for item, decision in part))
+        return True
+
+    async def _refuse_one(self, item: Item, decision: Decision) -> None:
+        services = self._serving.services
+        for message in decision.answers:
+            await answer(services, message)
+        await self._mailbox.refuse(item, decision)
+        if decision.reply is not None:
+            await send_reply(services, decision.reply)
+
+
+def _names_the_future(hot: Hot, event: Event) -> bool:
+    """Whether an internal message names an operation of this run that its record has not begun."""
+    record, number = hot.record, event.body.get("n" if event.kind == "timer" else "op")
+    return (
+        record is not None
+        and not record.index.status.ended
+        and record.envelope.hold is None
+        and event.kind in ("timer", "done", "child-done", "refused")
+        and event.body.get("run") == record.index.run
+        and isinstance(number, int)
+        and number >= record.envelope.next_op
+    )
