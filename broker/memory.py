@@ -268,3 +268,13 @@ class MemoryServer:
             stream.remove(seq)
         self.pump(consumer, stream)
         return True
+
+    def put_off(self, token: str, delay: float | None) -> bool:
+        """A delivery comes again after `delay` seconds, None: after its `ack_wait`; False when its consumer is gone."""
+        name, _, seq, _, _ = parse_delivery(token)
+        consumer = self.consumers.get(name, {}).get(token.split(".")[3])
+        if consumer is None:
+            return False
+        consumer.put_off(seq, self.clock() + (consumer.config.ack_wait if delay is None else delay))
+        self.advance()
+        return True

@@ -13,7 +13,7 @@ from sojourn.broker.errors import (
     OutcomeUnknown,
     Refused,
 )
-from sojourn.broker.memory_delivery import MemoryPull, MemorySubscription
+from sojourn.broker.memory_delivery import MemoryFetch, MemoryPull, MemorySubscription
 from sojourn.broker.memory_faults import Fault
 from sojourn.broker.memory_stream import Change
 from sojourn.broker.seam import (
@@ -21,6 +21,7 @@ from sojourn.broker.seam import (
     Ack,
     Broker,
     ConsumerConfig,
+    ConsumerState,
     Delivery,
     Headers,
     Publish,
@@ -273,6 +274,49 @@ class MemoryBroker:
     async def ack(self, delivery: Delivery, *, timeout: float = 2.0) -> bool:
         """Acknowledge and wait for the confirmation. False: the consumer is gone. Raises `OutcomeUnknown`."""
         return await self._do("ack", delivery.token, lambda: self._server.acknowledge(delivery.token))
+
+    # consumers that many readers share
+    async def fetch(self, stream: str, consumer: str, *, wait: float) -> Delivery | None:
+        """One message of a shared consumer, or None when there was none for `wait` seconds."""
+
+        def begin() -> MemoryFetch:
+            source = self._server.stream(stream)
+            found = self._server.consumers[stream].get(consumer)
+            if found is None:
+                raise Refused(10014, "consumer not found", consumer)
+            if len(found.pulls) >= (found.config.max_waiting or 512):
+                raise Refused(409, "Exceeded MaxWaiting", consumer)
+            fetch = MemoryFetch(found, self._pulls)
+            self._pulls.add(fetch)
+            found.pulls.append(fetch)
+            self._server.pump(found, source)
+            return fetch
+
+        fetch = await self._do("fetch", stream, begin)
+        try:
+            return await fetch.result(wait)
+        finally:
+            await fetch.stop()
+
+    async def in_progress(self, delivery: Delivery, *, timeout: float = 2.0) -> bool:
+        """Say that it is being worked on. False: the consumer is gone. Raises `OutcomeUnknown`."""
+        token = delivery.token
+        return await self._do("in_progress", token, lambda: self._server.put_off(token, None))
+
+    async def hand_back(self, delivery: Delivery, delay: float, *, timeout: float = 2.0) -> bool:
+        """Give it back, to come again after `delay` seconds. False: the consumer is gone. Raises `OutcomeUnknown`."""
+        token = delivery.token
+        return await self._do("hand_back", token, lambda: self._server.put_off(token, delay))
+
+    async def consumer_state(self, stream: str, consumer: str) -> ConsumerState | None:
+        """What the consumer has to do, or None when there is none."""
+
+        def look() -> ConsumerState | None:
+            source = self._server.stream(stream)
+            found = self._server.consumers[stream].get(consumer)
+            return found.state(source.messages) if found is not None else None
+
+        return await self._do("consumer_state", stream, look)
 
     # plain messages
     async def send(self, subject: str, payload: bytes = b"", headers: Headers | None = None) -> None:

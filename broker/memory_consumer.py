@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from sojourn.broker.seam import ConsumerConfig, Delivery, Stored
+from sojourn.broker.seam import ConsumerConfig, ConsumerState, Delivery, Stored
 from sojourn.broker.subject_match import matches
 
 P = TypeVar("P")
@@ -78,6 +78,18 @@ class MemoryConsumer(Generic[P]):
         """The message is done with."""
         self.withdraw(seq)
 
+    def put_off(self, seq: int, until: float) -> None:
+        """It comes again at this time at the earliest: it is being worked on, or was handed back."""
+        found = self._unacknowledged.get(seq)
+        if found is not None:
+            found.deadline = until
+            heapq.heappush(self._deadlines, (until, seq))
+
+    def state(self, messages: dict[int, Stored]) -> ConsumerState:
+        """What it has to do now."""
+        waiting = sum(seq in messages for seq in (*self._waiting, *self._redeliver))
+        return ConsumerState(waiting, len(self._unacknowledged), len(self.pulls))
+
     def next_due(self) -> float | None:
         """The earliest deadline of an acknowledgement."""
         return self._deadlines[0][0] if self._deadlines else None
@@ -105,4 +117,4 @@ class MemoryConsumer(Generic[P]):
             f"$JS.ACK.{self.stream}.{self.config.name}.{count}.{stored.seq}.{self.consumer_seq}"
             f".{round(stored.time * 1e9)}.{len(self._waiting)}"
         )
-        return Delivery(stored, token, count > 1, self.consumer_seq)
+        return Delivery(stored, token, count > 1, self.consumer_seq, count)

@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 
+from sojourn.broker.errors import OutcomeUnknown
 from sojourn.broker.memory_consumer import MemoryConsumer
 from sojourn.broker.seam import Delivery, Received
 
@@ -63,6 +64,35 @@ class MemoryPull:
         self._over = True
         self._register.discard(self)
         self._consumer.pulls.remove(self)
+
+
+class MemoryFetch(MemoryPull):
+    """A pull for one message (`Broker.fetch`): over as soon as it has it."""
+
+    def __init__(self, consumer: MemoryConsumer[MemoryPull], register: set[MemoryPull]) -> None:
+        super().__init__(consumer, self._take, self._lost, register)
+        self._result: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
+
+    def hand(self, delivery: Delivery) -> None:
+        """It has what it asked for: no further message goes here."""
+        self._finish()
+        asyncio.get_running_loop().call_soon(self._take, delivery)
+
+    async def result(self, wait: float) -> Delivery | None:
+        """The message, or None. Raises `OutcomeUnknown`."""
+        try:
+            async with asyncio.timeout(wait):
+                return await self._result
+        except TimeoutError:
+            return None
+
+    def _take(self, delivery: Delivery) -> None:
+        if not self._result.done():
+            self._result.set_result(delivery)
+
+    def _lost(self, reason: str) -> None:
+        if not self._result.done():
+            self._result.set_exception(OutcomeUnknown("fetch", "", reason))
 
 
 class MemorySubscription:

@@ -17,12 +17,14 @@ import orjson
 from nats.aio.msg import Msg
 from sojourn.broker import nats_wire as wire
 from sojourn.broker.errors import (
+    BrokerClosed,
     NoResponders,
     OutcomeUnknown,
     Refused,
     StreamNotFound,
 )
 from sojourn.broker.nats_connection import NatsConnection
+from sojourn.broker.nats_fetch import NatsFetch
 from sojourn.broker.nats_options import NatsOptions as NatsOptions
 from sojourn.broker.nats_pull import NatsPull
 from sojourn.broker.seam import (
@@ -30,6 +32,7 @@ from sojourn.broker.seam import (
     Ack,
     Broker,
     ConsumerConfig,
+    ConsumerState,
     Delivery,
     Headers,
     Publish,
@@ -52,7 +55,7 @@ class NatsBroker:
         self._connection = connection
         self._requests = connection.requests
         self._api_prefix = connection.options.api_prefix
-        self._pulls: set[NatsPull] = set()
+        self._pulls: set[NatsPull | NatsFetch] = set()
         connection.on_cut(self._lose_pulls)
 
     def __repr__(self) -> str:
@@ -322,7 +325,49 @@ class NatsBroker:
 
         False: the consumer is gone. Raises `OutcomeUnknown`.
         """
-        answer = await self._requests.request("ack", delivery.token, b"", None, timeout)
+        return await self._answer_delivery("ack", delivery, b"", timeout)
+
+    # consumers that many readers share
+    async def fetch(self, stream: str, consumer: str, *, wait: float) -> Delivery | None:
+        """One message of a shared consumer, or None when there was none for `wait` seconds; see `nats_fetch`."""
+        if self._connection.closed:
+            raise BrokerClosed("fetch")
+        options = self._connection.options
+        fetch = NatsFetch(
+            self._connection.client,
+            stream,
+            consumer,
+            on_over=self._pulls.discard,
+            api_prefix=self._api_prefix,
+        )
+        self._pulls.add(fetch)
+        return await fetch.run(f"{options.inbox_prefix}.{secrets.token_hex(8)}", wait)
+
+    async def in_progress(self, delivery: Delivery, *, timeout: float = 2.0) -> bool:
+        """Say that it is being worked on. False: the consumer is gone. Raises `OutcomeUnknown`."""
+        return await self._answer_delivery("in_progress", delivery, b"+WPI", timeout)
+
+    async def hand_back(self, delivery: Delivery, delay: float, *, timeout: float = 2.0) -> bool:
+        """Give it back, to come again after `delay` seconds. False: the consumer is gone. Raises `OutcomeUnknown`."""
+        body = b"-NAK " + orjson.dumps({"delay": round(delay * 1e9)})
+        return await self._answer_delivery("hand_back", delivery, body, timeout)
+
+    async def consumer_state(self, stream: str, consumer: str) -> ConsumerState | None:
+        """What the consumer has to do, or None when there is none."""
+        try:
+            found = await self._stream_api(
+                "consumer_state", f"CONSUMER.INFO.{stream}.{consumer}", None, stream
+            )
+        except Refused as error:
+            if error.code == wire.CONSUMER_NOT_FOUND:
+                return None
+            raise
+        return ConsumerState(found["num_pending"], found["num_ack_pending"], found["num_waiting"])
+
+    async def _answer_delivery(
+        self, operation: str, delivery: Delivery, payload: bytes, timeout: float
+    ) -> bool:
+        answer = await self._requests.request(operation, delivery.token, payload, None, timeout)
         return not (answer.headers and "Status" in answer.headers)
 
     # plain messages

@@ -162,7 +162,7 @@ class NatsPull:
         self._outstanding -= 1
         stored = Stored(stream, seq, message.subject, message.data, message.headers or {}, time / 1e9)
         try:
-            self._on_message(Delivery(stored, message.reply, deliveries > 1, consumer_seq))
+            self._on_message(Delivery(stored, message.reply, deliveries > 1, consumer_seq, deliveries))
         except Exception:
             log.exception("the handler of %r failed", self)
             self.lose("the handler failed: it may have missed a message")

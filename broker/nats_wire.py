@@ -306,4 +306,6 @@ def consumer_to_json(stream: str, config: ConsumerConfig) -> Json:
     }
     if config.inactive_threshold is not None:
         fields["inactive_threshold"] = _nanoseconds(config.inactive_threshold)
+    if config.max_waiting is not None:
+        fields["max_waiting"] = config.max_waiting
     return {"stream_name": stream, "action": "create", "config": fields}

@@ -6,7 +6,11 @@ letters; delete single held messages; answer questions | | starter | own | start
 about them, learn of changes, read records' stream and the cluster's keys | | signaller | own | send mail on
 user channels, nothing else | | reader | own | ask owners, read records' stream, dead letters, the cluster's
 keys; no write at all | | operator | own |
-what a reader may, and control messages by verb |
+what a reader may, and control messages by verb | | worker | own | take tasks of its queues of steps and acknowledge
+them, send results of steps, read records; no other queue's tasks, no consumers, no write to records |
+
+A worker reads whole records to find out whether a task is still wanted, and uses of them what lies open, the index. What it
+sends as a result is believed only with the mark that came with the task (`actors.task`), which no record holds.
 
 **Why accounts and not permissions alone.** A server answers every message it stores to the reply subject
 its sender gave, with its own authority, and permissions do not cover reply subjects. In one account a
@@ -40,6 +44,7 @@ class Role(StrEnum):
     SIGNALLER = "signaller"
     READER = "reader"
     OPERATOR = "operator"
+    WORKER = "worker"
 
     @property
     def inside(self) -> bool:
@@ -50,6 +55,7 @@ class Role(StrEnum):
 OPERATOR_VERBS = ("cancel", "terminate", "pause", "resume", "release", "restart", "drain")
 """`drain` is for nodes, the others for actors."""
 OUTSIDE_API = "SJ.API"
+_NEXT = "CONSUMER.MSG.NEXT"
 _API = "$JS.API"
 
 
@@ -62,6 +68,8 @@ class User:
     role: Role
     verbs: tuple[str, ...] = OPERATOR_VERBS
     """Control verbs of an operator."""
+    queues: tuple[str, ...] = ()
+    """Queues of steps that a worker serves."""
 
     def __repr__(self) -> str:
         return f"<User {self.name} role={self.role}>"
@@ -92,19 +100,25 @@ def api_prefix(role: Role) -> str:
     return _API if role.inside else OUTSIDE_API
 
 
-def permissions(role: Role, subjects: Subjects, *, verbs: Iterable[str] = OPERATOR_VERBS) -> Permissions:
-    """What a user of this role may do, in its own account. `verbs` are an operator's control verbs."""
+def permissions(
+    role: Role,
+    subjects: Subjects,
+    *,
+    verbs: Iterable[str] = OPERATOR_VERBS,
+    queues: Iterable[str] = (),
+) -> Permissions:
+    """What a user of this role may do, in its own account. `verbs` are an operator's control verbs, `queues` a worker's."""
     root = f"sj.{subjects.namespace}"
     subscribe = [f"{inbox_prefix(role)}.>"]
-    if role is not Role.SIGNALLER:
+    if role not in (Role.SIGNALLER, Role.WORKER):
         subscribe.append(f"{root}.changed.>")
     if role.inside:
         subscribe += [f"{root}.probe.>", f"{root}.node.>", f"{root}.q.*", f"{root}.members"]
         publish = _node(subjects) if role is Role.NODE else _admin(subjects)
     else:
         publish = [
-            *_outside_subjects(role, subjects, verbs),
-            *(f"{OUTSIDE_API}.{call}" for call in _outside_calls(role, subjects)),
+            *_outside_subjects(role, subjects, verbs, queues),
+            *(f"{OUTSIDE_API}.{call}" for call in _outside_calls(role, subjects, queues)),
         ]
     return Permissions(tuple(publish), tuple(subscribe))
 
@@ -130,16 +144,19 @@ def server_config(users: Iterable[User], subjects: Subjects) -> str:
 
 
 def _account_suffix(user: User) -> str:
-    return "_".join((user.role.value, *(user.verbs if user.role is Role.OPERATOR else ())))
+    its_own = {Role.OPERATOR: user.verbs, Role.WORKER: user.queues}.get(user.role, ())
+    return "_".join((user.role.value, *its_own))
 
 
 def _user(user: User, subjects: Subjects) -> dict[str, object]:
-    allowed = permissions(user.role, subjects, verbs=user.verbs)
+    allowed = permissions(user.role, subjects, verbs=user.verbs, queues=user.queues)
     return {"user": user.name, "password": user.password, "permissions": allowed.to_dict()}
 
 
 # the outside
-def _outside_subjects(role: Role, subjects: Subjects, verbs: Iterable[str]) -> list[str]:
+def _outside_subjects(
+    role: Role, subjects: Subjects, verbs: Iterable[str], queues: Iterable[str]
+) -> list[str]:
     root = f"sj.{subjects.namespace}"
     match role:
         case Role.SIGNALLER:
@@ -150,17 +167,27 @@ def _outside_subjects(role: Role, subjects: Subjects, verbs: Iterable[str]) -> l
             return [*(_verb(root, token(verb, "a control verb")) for verb in verbs), f"{root}.q.*"]
         case Role.READER:
             return [f"{root}.q.*"]  # questions to owners: they change nothing
+        case Role.WORKER:
+            acks = f"$JS.ACK.{subjects.steps_stream}"
+            return [f"{root}.done.*.*", *(f"{acks}.{name}.>" for name in _consumers(subjects, queues))]
     return []
+
+
+def _consumers(subjects: Subjects, queues: Iterable[str]) -> list[str]:
+    return [subjects.step_consumer(token(queue, "a queue's name")) for queue in queues]
 
 
 def _verb(root: str, verb: str) -> str:
     return f"{root}.node.*.drain" if verb == "drain" else f"{root}.ctl.*.{verb}"
 
 
-def _outside_calls(role: Role, subjects: Subjects) -> list[str]:
+def _outside_calls(role: Role, subjects: Subjects, queues: Iterable[str]) -> list[str]:
     streams = [subjects.frames_stream, subjects.cluster_stream]
     if role is Role.SIGNALLER:
         return []
+    if role is Role.WORKER:
+        pulls = (f"{_NEXT}.{subjects.steps_stream}.{name}" for name in _consumers(subjects, queues))
+        return [*pulls, *(f"STREAM.MSG.GET.{stream}" for stream in streams)]
     if role is not Role.STARTER:
         streams.append(subjects.dead_stream)
     return _reads(streams)
@@ -170,7 +197,7 @@ def _changes(role: Role, subjects: Subjects) -> list[str]:
     """What owners send to a role: news of records, and answers to what it asked for (a control message
     names where the answer goes; the owner sends it in the account of the streams).
     """
-    if role is Role.SIGNALLER:
+    if role in (Role.SIGNALLER, Role.WORKER):
         return []
     answers = [f"{inbox_prefix(role)}.>"] if role in (Role.STARTER, Role.OPERATOR) else []
     return [f"sj.{subjects.namespace}.changed.>", *answers]
@@ -182,23 +209,23 @@ def _imports(user: User, subjects: Subjects, inside: str) -> list[object]:
     return [
         *(
             {"service": {"account": inside, "subject": subject}}
-            for subject in _outside_subjects(user.role, subjects, user.verbs)
+            for subject in _outside_subjects(user.role, subjects, user.verbs, user.queues)
         ),
         *(
             {"service": {"account": inside, "subject": f"{_API}.{call}"}, "to": f"{OUTSIDE_API}.{call}"}
-            for call in _outside_calls(user.role, subjects)
+            for call in _outside_calls(user.role, subjects, user.queues)
         ),
         *({"stream": {"account": inside, "subject": subject}} for subject in _changes(user.role, subjects)),
     ]
 
 
 def _exports(user: User, subjects: Subjects) -> dict[str, dict[str, object]]:
-    """Exports by subject; a direct get answers with several messages."""
+    """Exports by subject; a direct get and a request for a task answer with several messages."""
     found: dict[str, dict[str, object]] = {}
-    for subject in _outside_subjects(user.role, subjects, user.verbs):
+    for subject in _outside_subjects(user.role, subjects, user.verbs, user.queues):
         found[subject] = {"service": subject}
-    for call in _outside_calls(user.role, subjects):
-        kind = "Stream" if call.startswith("DIRECT") else "Singleton"
+    for call in _outside_calls(user.role, subjects, user.queues):
+        kind = "Stream" if call.startswith(("DIRECT", _NEXT)) else "Singleton"
         found[f"{_API}.{call}"] = {"service": f"{_API}.{call}", "response_type": kind}
     for subject in _changes(user.role, subjects):
         found[subject] = {"stream": subject}

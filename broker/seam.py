@@ -76,6 +76,8 @@ class Delivery:
     token: str
     redelivered: bool
     consumer_seq: int
+    deliveries: int = 1
+    """How often this message was handed out, this time included; of a new consumer, from the beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,20 @@ class ConsumerConfig:
     ack_wait: float = 3600.0
     max_ack_pending: int = 10_000
     inactive_threshold: float | None = None
+    max_waiting: int | None = None
+    """Requests for messages that may wait at a time; None: the broker's default, 512."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerState:
+    """What a consumer has to do now."""
+
+    waiting: int
+    """Messages not handed out yet."""
+    unacknowledged: int
+    """Messages handed out and not acknowledged."""
+    requests: int
+    """Requests that wait for a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +290,23 @@ class Broker(Protocol):
 
         False: refused (the consumer is gone). Raises `OutcomeUnknown`.
         """
+
+    # consumers that many readers share, one message at a time
+    async def fetch(self, stream: str, consumer: str, *, wait: float) -> Delivery | None:
+        """One message of a shared consumer, or None when there was none for `wait` seconds.
+
+        What is lost on the way comes again after the consumer's `ack_wait`. Raises `OutcomeUnknown`; `Refused` for no
+        such consumer, or when too many readers wait already.
+        """
+
+    async def in_progress(self, delivery: Delivery, *, timeout: float = 2.0) -> bool:
+        """Say that it is being worked on: `ack_wait` begins anew. As `ack`."""
+
+    async def hand_back(self, delivery: Delivery, delay: float, *, timeout: float = 2.0) -> bool:
+        """Give it back: any reader gets it again, not before `delay` seconds. As `ack`."""
+
+    async def consumer_state(self, stream: str, consumer: str) -> ConsumerState | None:
+        """What the consumer has to do, or None when there is none."""
 
     # plain messages
     async def send(self, subject: str, payload: bytes = b"", headers: Headers | None = None) -> None:

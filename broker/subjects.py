@@ -375,6 +375,11 @@ class Subjects:
         return f"lane-{deployment}"
 
     @staticmethod
+    def step_consumer(queue: Token) -> str:
+        """Name of the consumer that the workers of a queue share."""
+        return f"queue-{queue}"
+
+    @staticmethod
     def parse_consumer(name: str) -> tuple[int, int] | None:
         """Partition and epoch out of a consumer's name, or None for a consumer of another kind."""
         found = _CONSUMER.fullmatch(name)

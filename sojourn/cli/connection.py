@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
 CONNECT_SECONDS: Final = 3.0
-ROLES: Final = ("admin", "node", "starter", "signaller", "reader", "operator")
+ROLES: Final = ("admin", "node", "starter", "signaller", "reader", "operator", "worker")
 """`broker.roles.Role`, named here so that a help page loads no broker; a test compares them."""
 SYSTEM_TLS: Final = "system"
 
