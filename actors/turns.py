@@ -34,6 +34,7 @@ from .errors import Cancelled, NoSuchStep, ReceiveTimeout
 from .events import Event, GoesOn, Reply, RunStep, StepDone
 from .events import Message as InternalMessage
 from .outcomes import REFUSED, of_exception, step_error
+from .outside_waits import joined
 from .registry import Registry
 from .retry import Retry
 from .verbs import Child as ChildHandle
@@ -330,7 +331,7 @@ def _child_over(turn: TurnInProgress, child: Child) -> None:
         branch = turn.running.waiting(op)
         draft.settle(op)
         if branch is not None:
-            turn.running.joined(branch, child)
+            joined(turn.running, branch, child)
     if draft.ending is not None and not children_awaited(draft):
         left = bool(turn.driver.branches.table) if turn.driver is not None else bool(draft.frame)
         settle_end(draft, left, turn.grace)
