@@ -66,6 +66,9 @@ class Committer:
             serving.pinned.add(self._actor)
         else:
             serving.pinned.discard(self._actor)
+        serving.note_hold(self._actor, record)
+        if record.index.hold == "quarantined" and (before is None or before.index.hold != "quarantined"):
+            services.meter.count("quarantined", workflow=record.index.workflow)
         services.marks.committed(serving.p, self._actor, revision, record.index.transition)
         services.meter.count("commits", workflow=record.index.workflow)
         services.meter.observe("commit_seconds", services.monotonic() - began)

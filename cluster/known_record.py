@@ -72,6 +72,7 @@ class KnownRecord:
         serving.unknown.pop(self._actor, None)
         envelope = record.envelope
         self._check_epoch(record)
+        serving.note_hold(self._actor, record)
         if record.index.lane != serving.lane:
             self.suspect = False
             return hot  # on a lane, or not on this one: nothing is decided about what it owes

@@ -58,6 +58,9 @@ METRICS: Final[Mapping[str, Declared]] = {
     "lanes_served": Declared("gauge", "Lanes owned by this node"),
     "actors_on_lanes": Declared("gauge", "Actors of this node's partitions with held events, on a lane"),
     "pins_without_node": Declared("gauge", "Actors held because no living node has their code"),
+    "actors_quarantined": Declared(
+        "gauge", "Actors of this node's partitions that are in quarantine now", ("workflow",)
+    ),
     # events
     "events": Declared("counter", "Events delivered to this node", ("kind",)),
     "events_without_effect": Declared("counter", "Events acknowledged without effect", ("kind",)),

@@ -11,6 +11,7 @@ reference. Nothing else is kept here for an actor; what is hot is in the node's 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -69,6 +70,8 @@ class PartitionStatistics:
     """Actors on a lane that have held events."""
     pinned: int
     """Actors held because no node has their code."""
+    quarantined: Mapping[str, int]
+    """Actors in quarantine now, by workflow."""
 
 
 class Partition:
@@ -196,6 +199,7 @@ class Partition:
             unknown=len(serving.unknown),
             away=len(serving.away),
             pinned=len(serving.pinned),
+            quarantined=Counter(serving.quarantined.values()),
         )
 
     # ---- deliveries

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -54,6 +55,8 @@ class Pulse:
         self._marks = marks
         self._now = now
         self._wall = wall
+        self._quarantined: set[str] = set()
+        """Workflows that have or had actors in quarantine here: they go back to 0, not away."""
 
     def tasks(self) -> Iterable[tuple[str, Coroutine[Any, Any, None]]]:
         """What is to run for as long as the node does, with names."""
@@ -93,6 +96,12 @@ class Pulse:
         gauge("held_events", sum(one.held for one in figures))
         gauge("actors_on_lanes", sum(one.away for one in figures))
         gauge("pins_without_node", sum(one.pinned for one in figures))
+        quarantined: Counter[str] = Counter()
+        for one in figures:
+            quarantined.update(one.quarantined)
+        self._quarantined.update(quarantined)
+        for workflow in self._quarantined:
+            gauge("actors_quarantined", quarantined[workflow], workflow=workflow)
         gauge("unacknowledged", sum(one.unacknowledged for one in figures))
         gauge("running_steps", sum(one.running_steps for one in figures))
         gauge("oldest_runnable_seconds", max((one.oldest_runnable for one in figures), default=0.0))

@@ -193,6 +193,10 @@ class PartitionStatistics(Protocol):
         """Actors held because no node has their code."""
 
     @property
+    def quarantined(self) -> Mapping[str, int]:
+        """Actors in quarantine now, by workflow."""
+
+    @property
     def oldest_runnable(self) -> float:
         """Age in seconds of the oldest event that could run and has not; 0.0 when there is none."""
 

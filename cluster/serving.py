@@ -16,6 +16,8 @@ from .mailroom import HeldIndex, HeldRef
 from .slow_code import SlowCode
 
 if TYPE_CHECKING:
+    from sojourn.codecs.record import Record
+
     from .actor_host import ActorHost
     from .away import Look
     from .moves import Mover
@@ -62,10 +64,21 @@ class Serving:
     """Actors on a lane that have held events, each with the time at which it is looked at again."""
     pinned: set[str] = field(default_factory=set)
     """Actors held here because no node has their code."""
+    quarantined: dict[str, str] = field(default_factory=dict)
+    """Actors in quarantine now, with their workflows: as many as the partition has, and each has an event in HELD (I11), so an
+    owner that attaches loads every one of them.
+    """
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     """In which the loops of its actors run."""
     releasing: bool = False
     over: bool = False
+
+    def note_hold(self, actor: str, record: Record) -> None:
+        """What was just loaded or committed says whether the actor is in quarantine. Its owner counts it, not a lane's node."""
+        if record.index.hold == "quarantined" and not self.lane:
+            self.quarantined[actor] = record.index.workflow
+        else:
+            self.quarantined.pop(actor, None)
 
     async def list_held(self, actor: str) -> bool:
         """On a lane: note the actor's events that were moved to HELD since the last look; whether there were any. Raises

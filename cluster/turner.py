@@ -273,8 +273,6 @@ class Turner:
     async def _hold(self, hot: Hot, kind: str, reason: str, *, by: str = "") -> None:
         services, record = self._serving.services, hot.record
         assert record is not None, "only a record can be held"
-        if kind == "quarantined":
-            services.meter.count("quarantined", workflow=record.index.workflow)
         turn = services.engine.hold(
             record, kind, reason, services.clock.now(), self._committer.facts(hot), by=by
         )

@@ -44,6 +44,7 @@ class Figures:
     oldest_runnable: float = 0.0
     away: int = 0
     pinned: int = 0
+    quarantined: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass
