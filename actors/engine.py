@@ -12,9 +12,8 @@ record, the owner discards them in silence and loads afresh.
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 from sojourn.codecs import frames
@@ -27,16 +26,17 @@ from sojourn.codecs.errors import (
     PinNotSatisfied,
     SojournError,
 )
-from sojourn.codecs.record import Attempts, Envelope, Hold, Index, Outcome, Parent, Record, Status, Wait
+from sojourn.codecs.record import Attempts, Hold, Outcome, Record, Status
 from sojourn.codecs.traceback_text import traceback_text
 
+from .beginnings import delay_of, new_record, record_of_no_start
 from .branches import Branch, Branches
 from .decide import decide, rank
 from .draft import Draft, sentence
 from .drive import Driver
 from .ending import code_over, settle_end, terminal, terminated
-from .errors import Cancelled, NoSuchWorkflow
-from .events import Decision, Event, Facts, GoesOn, LocalEvent, Message, Reply, RunStep, StepDone, Turn
+from .errors import Cancelled
+from .events import Decision, Event, Facts, GoesOn, LocalEvent, Reply, RunStep, StepDone, Turn
 from .limits import Limits
 from .outcomes import is_defect, of_exception, of_value, status_of_error
 from .registry import Registry
@@ -46,8 +46,6 @@ from .turns import HANDLERS, EventRefused, TurnInProgress, goes_on, start_code, 
 _REPLACE = msgspec.structs.replace
 QUARANTINE_AT = 5
 """Resumptions in a row that did not live to see a commit (I7)."""
-START_TEXT = 512
-"""Characters of the name and of the request id in a start."""
 NOT_ERRORS = (KeyboardInterrupt, SystemExit, GeneratorExit, CancelledError)
 """What would end a process, a generator or a task of ours, had user code not raised it."""
 _REFUSALS = 1_000
@@ -373,9 +371,8 @@ class Engine:
             terminated(draft, "restarted")
             return self._finish(draft, live)
         base = self._new_record(record, event, now, facts)
-        delay = event.body.get("delay")
-        if isinstance(delay, int | float) and delay > 0:
-            return self._delayed(base, event, now, facts, float(delay))
+        if delay := delay_of(event):
+            return self._delayed(base, event, now, facts, delay)
 
         def act(turn: TurnInProgress) -> None:
             turn.reply(event, status="running")
@@ -393,9 +390,8 @@ class Engine:
         code is not here, so its arguments are checked there. Raises `EventRefused` as `turn`.
         """
         base = self._new_record(record, event, now, facts, deployment)
-        delay = event.body.get("delay")
-        if isinstance(delay, int | float) and delay > 0:
-            return self._delayed(base, event, now, facts, float(delay))
+        if delay := delay_of(event):
+            return self._delayed(base, event, now, facts, delay)
         draft = Draft(base, now, facts, self.limits)
         draft.lane = deployment
         draft.consume(event)
@@ -418,94 +414,19 @@ class Engine:
     def _new_record(
         self, before: Record | None, event: Event, now: float, facts: Facts, deployment: str = ""
     ) -> Record:
-        """The record of a run that has not begun: it knows its arguments and waits for its start. `deployment`: whose
-        code it is, if it is not here.
-        """
-        body = event.body
-        if wrong_field := self._wrong_start(body):
-            raise self._start_refused(event, "bad start", wrong_field)
-        name = str(body.get("workflow"))
-        args = bytes(body.get("args", b"[[],{}]"))
-        try:
-            if not deployment:
-                self.registry.workflow(name).signature.decode_args(args)
-        except NoSuchWorkflow as unknown:
-            raise self._start_refused(event, "no such workflow", str(unknown)) from None
-        except (PayloadError, TypeError) as wrong:
-            raise self._start_refused(event, "bad arguments", str(wrong)) from None
-        sender, old = event.sender, before.envelope if before is not None else None
-        first_op = old.next_op if old is not None else 1
-        index = Index(
-            actor=event.actor,
+        return new_record(
+            before,
+            event,
+            now,
+            facts,
+            registry=self.registry,
+            limits=self.limits,
             run=self._ids(),
-            workflow=name,
-            status=Status.RUNNABLE,
-            transition=0,
-            created=now,
-            updated=now,
-            deployment=deployment or facts.deployment,
-            parent=sender.actor if sender else "",
-            tags=tuple(str(tag)[:200] for tag in body.get("tags") or ())[:64],
+            deployment=deployment,
         )
-        envelope = Envelope(
-            commit=old.commit if old is not None else "",
-            previous="",
-            epoch=facts.epoch,
-            next_op=first_op + 1,
-            waits=(Wait(branch=0, op=first_op, kind="start"),),
-            consumed=old.consumed if old is not None else frozenset(),
-            seen=old.seen if old is not None else {},
-            parent=Parent(sender.actor, sender.run, sender.op) if sender else None,
-            request=str(body.get("request") or ""),
-            args=msgspec.Raw(args),
-            now=old.now if old is not None else 0.0,
-        )
-        return Record(index, envelope)
-
-    def _wrong_start(self, body: Mapping[str, Any]) -> str:
-        """What is wrong with a start beside its arguments: whoever may start workflows may still not fill records, nor
-        ask for what no broker can do. Empty: nothing."""
-        tags, delay = body.get("tags"), body.get("delay")
-        if tags is not None and not isinstance(tags, list):
-            return "expected tags to be a list of texts"
-        if isinstance(delay, int | float) and delay > self.limits.sleep_seconds:
-            return f"expected a delay of at most {self.limits.sleep_seconds:g} seconds, received {delay:g}"
-        for field in ("workflow", "request"):
-            if len(str(body.get(field) or "")) > START_TEXT:
-                return f"expected `{field}` to be text of at most {START_TEXT} characters"
-        return ""
-
-    @staticmethod
-    def _start_refused(event: Event, code: str, message: str) -> EventRefused:
-        reply = (
-            Reply(event.reply, {"ok": False, "actor": event.actor, "error": code, "message": message})
-            if event.reply
-            else None
-        )
-        answers: tuple[Message, ...] = ()
-        if event.sender is not None:
-            body = {"child": event.actor, "op": event.sender.op, "run": event.sender.run, "why": message}
-            answers = (Message("refused", event.sender.actor, body),)
-        return EventRefused(f"{code}: {message}", reply=reply, answers=answers)
 
     def _cancelled_before_start(self, event: Event, now: float, facts: Facts) -> Turn:
-        """A parent's cancel found no record: leave one, so that the late start finds that it was cancelled (PROTOCOL
-        6)."""
-        sender = event.sender
-        assert sender is not None, "decide() lets only a parent's cancel through"
-        spawn = event.body.get("spawn")
-        parent = Parent(sender.actor, sender.run, spawn if isinstance(spawn, int) else sender.op)
-        index = Index(
-            actor=event.actor,
-            run=self._ids(),
-            workflow="",
-            status=Status.RUNNABLE,
-            transition=0,
-            created=now,
-            updated=now,
-            parent=sender.actor,
-        )
-        draft = Draft(Record(index, Envelope("", "", facts.epoch, parent=parent)), now, facts, self.limits)
+        draft = Draft(record_of_no_start(event, now, facts, run=self._ids()), now, facts, self.limits)
         draft.consume(event)
         terminal(draft, Status.CANCELLED, of_exception(Cancelled("cancelled before its start")))
         return self._finish(draft, None)
