@@ -108,6 +108,10 @@ class OutcomeUnknown(BrokerError):
         )
 
 
+PERMISSION_DENIED: Final = 403
+"""Our code for a publish that the server's permissions do not allow; HTTP's, as JetStream's others are."""
+
+
 class Refused(BrokerError):
     """The broker answered no; nothing was changed. `code` is JetStream's error code (0: none was given)."""
 
@@ -116,6 +120,11 @@ class Refused(BrokerError):
         self.code = code
         self.description = description
         self.subject = subject
+
+    @property
+    def is_denied(self) -> bool:
+        """Whether this user has no right to ask, whatever the answer would be."""
+        return self.code == PERMISSION_DENIED
 
     def __str__(self) -> str:
         where = f" on `{self.subject}`" if self.subject else ""

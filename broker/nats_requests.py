@@ -26,12 +26,11 @@ from functools import lru_cache
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
-from sojourn.broker.errors import BrokerClosed, OutcomeUnknown, Refused
+from sojourn.broker.errors import PERMISSION_DENIED, BrokerClosed, OutcomeUnknown, Refused
 
 _NAME = re.compile(r"[!-9;-~]+")
 """What a header may be called: printable ASCII, no space, no colon."""
 _LINE_ENDS = str.maketrans("\r\n", "  ")
-PERMISSION_DENIED = 403
 MESSAGE_TOO_LARGE = 10054
 _HEADER_FRAME = len("NATS/1.0\r\n\r\n")
 

@@ -18,6 +18,7 @@ import orjson
 from sojourn.broker.errors import (
     Difference,
     OutcomeUnknown,
+    Refused,
     StreamNotFound,
     TopologyDrift,
     TopologyRefused,
@@ -233,6 +234,41 @@ async def check_drift(broker: Broker, namespace: str) -> Topology:
         raise TopologyDrift(differences)
     _check_share(await broker.account_limits(), topology)
     return topology
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What was applied, and how much of it this user may compare with what the broker has."""
+
+    topology: Topology
+    seen: tuple[str, ...]
+    hidden: tuple[str, ...]
+    """Streams about which it may not ask."""
+
+
+async def look_for_drift(broker: Broker, namespace: str) -> Sight:
+    """As `check_drift`, for users of roles that may ask about some of the streams only. Raises as it does."""
+    topology = await read_topology(broker, Subjects(namespace, 1))
+    if topology is None:
+        raise StreamNotFound(Subjects(namespace, 1).cluster_stream)
+    seen: list[str] = []
+    hidden: list[str] = []
+    differences: list[Difference] = []
+    for wanted in topology.streams():
+        try:
+            present = await broker.stream_config(wanted.name)
+        except Refused as refused:
+            if not refused.is_denied:
+                raise
+            hidden.append(wanted.name)
+        else:
+            seen.append(wanted.name)
+            differences.extend(_differences(wanted, present))
+    if differences:
+        raise TopologyDrift(differences)
+    if not hidden:
+        _check_share(await broker.account_limits(), topology)
+    return Sight(topology, tuple(seen), tuple(hidden))
 
 
 async def read_topology(broker: Broker, subjects: Subjects) -> Topology | None:

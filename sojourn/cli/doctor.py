@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 CLOCK_TOLERANCE: Final = 5.0
 """Seconds this machine's clock may differ from the broker's. Nothing depends on it (time is the broker's); logs read better."""
 
-Health = Literal["ok", "warning", "broken"]
+Health = Literal["ok", "partly", "unseen", "warning", "broken"]
+"""`partly` and `unseen`: the user's role may not look at some of it, or at any; nothing is known to be wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Finding:
 async def doctor(output: Output, connection: Connection) -> Exit | None:
     """Look at interpreter, packages, broker, topology and nodes, and say what to do about what is wrong.
 
-    Exit code 1 when something is broken; a warning alone is 0.
+    Exit code 1 when something is broken; a warning alone is 0, and so is what the user's role may not see, which is said.
     """
     findings = [finding async for finding in _examine(connection)]
     if output.json:
@@ -117,24 +118,41 @@ async def _cluster(connection: Connection) -> AsyncIterator[Finding]:
 async def _guarded(
     look: Callable[[NatsBroker, Subjects], Awaitable[Finding]], broker: NatsBroker, subjects: Subjects
 ) -> Finding:
+    from sojourn.broker.errors import Refused
     from sojourn.codecs.errors import SojournError
 
+    subject = look.__name__.removeprefix("_")
     try:
         return await look(broker, subjects)
+    except Refused as refused:
+        if refused.is_denied:
+            return Finding(
+                subject, "unseen", "this role may not look", "ask as reader, node or admin (`--role`)"
+            )
+        return Finding(subject, "broken", str(refused))
     except SojournError as error:
-        return Finding(look.__name__.removeprefix("_"), "broken", str(error))
+        return Finding(subject, "broken", str(error))
 
 
 async def _topology(broker: NatsBroker, subjects: Subjects) -> Finding:
-    from sojourn.broker.topology import check_drift
+    from sojourn.broker.topology import look_for_drift
 
-    topology = await check_drift(broker, subjects.namespace)
+    sight = await look_for_drift(broker, subjects.namespace)
+    topology = sight.topology
     about = f"app {topology.app}, {topology.partitions} partitions, {counted(topology.replicas, 'replica')}"
-    return Finding("topology", "ok", about)
+    if not sight.hidden:
+        return Finding("topology", "ok", about)
+    known = f"{about}; as applied: {', '.join(sight.seen) or 'none that this role sees'}"
+    rest = (
+        f"this role may not ask about {', '.join(sight.hidden)}: `sojourn doctor --role node` (or admin) may"
+    )
+    return Finding("topology", "partly", known, rest)
 
 
 async def _clock(broker: NatsBroker, subjects: Subjects) -> Finding:
-    info = await broker.stream_info(subjects.wake_stream)
+    info = await broker.stream_info(
+        subjects.cluster_stream
+    )  # of all streams the one that most roles may ask about
     offset = time.time() - info.now
     detail = f"this machine is {abs(offset):.1f} s {'ahead of' if offset > 0 else 'behind'} the broker"
     if abs(offset) < CLOCK_TOLERANCE:
