@@ -2,8 +2,8 @@
 
 nats-py reconnects after a lost connection; after some errors of the server (authentication expired, too
 many connections) it gives up for good, and this module connects anew with the same subscriptions. Whoever
-waits for an answer when the connection is cut is told at once. A server that is away is logged once, not
-five times a second.
+waits for an answer when the connection is cut is told at once. An outage is logged twice: when it begins,
+and, with how long it took, when it is over; what each attempt met meanwhile, at DEBUG.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 from nats.errors import Error as NatsError
-from sojourn.broker.errors import BrokerClosed, ConnectFailed, OutcomeUnknown
+from nats.errors import StaleConnectionError
+from sojourn.broker.errors import BrokerClosed, ConnectFailed, OutcomeUnknown, without_credentials
 from sojourn.broker.nats_options import NatsOptions
 from sojourn.broker.nats_requests import Requests, check_size
 from sojourn.broker.seam import Subscription
@@ -41,6 +42,9 @@ class NatsConnection:
         self._revival: asyncio.Task[None] | None = None
         self._listeners: list[Callable[[bool], None]] = []
         self._last_error = ""
+        self._up = False
+        self._down_since = 0.0
+        """Loop time at which the present outage began; 0: there is none."""
         self.failed_attempts = 0
         """Errors of the connection since it was last up."""
 
@@ -89,6 +93,7 @@ class NatsConnection:
             skip_subject_validation=True,  # subjects are built from checked types only
         )
         await self.requests.start()
+        self._up = True
 
     @property
     def connected(self) -> bool:
@@ -120,8 +125,10 @@ class NatsConnection:
         self.failed_attempts += 1
         if "permissions violation" in text and self.requests.deny(text):
             return
-        if text != self._last_error:  # a server that is away answers the same five times a second
-            log.warning("connection to the broker: %s", text)
+        # What the wire meets is told with the outage; while that lasts, each server says the same five times a second.
+        told = self._up and isinstance(error, NatsError) and text != self._last_error
+        level = logging.WARNING if told and not isinstance(error, StaleConnectionError) else logging.DEBUG
+        log.log(level, "%s: connection to the broker: %s", self.options.name, text)
         self._last_error = text
 
     async def _on_disconnect(self) -> None:
@@ -130,11 +137,26 @@ class NatsConnection:
         self.client._pending = []
         self.client._pending_data_size = 0
         self.requests.fail_all("the connection was cut")
+        self._went_down("the connection to the broker is lost")
         for act in self._on_cut:
             act()
         self._tell(False)
 
+    def _went_down(self, what: str) -> None:
+        self._up = False
+        if self.closed or self._down_since:
+            return
+        self._down_since = asyncio.get_running_loop().time()
+        why = f" ({self._last_error})" if self._last_error else ""
+        servers = " and ".join(map(without_credentials, self.options.addresses))
+        log.warning("%s: %s%s; trying %s again", self.options.name, what, why, servers)
+
     async def _on_reconnect(self) -> None:
+        if self._down_since:
+            away = asyncio.get_running_loop().time() - self._down_since
+            tries = f", {self.failed_attempts} attempts failed" if self.failed_attempts else ""
+            log.warning("%s: connected again after %.1f s%s", self.options.name, away, tries)
+        self._up, self._down_since = True, 0.0
         self._last_error = ""
         self.failed_attempts = 0
         self._tell(True)
@@ -147,9 +169,7 @@ class NatsConnection:
         """
         if self.closed or self._revival is not None:
             return
-        log.error(
-            "the broker ended the connection: %s; connecting anew", self._last_error or "no reason given"
-        )
+        self._went_down("the broker ended the connection")
         self.requests.fail_all("the broker ended the connection")
         self._revival = asyncio.get_running_loop().create_task(self._revive())
 

@@ -287,6 +287,7 @@ class Guard:
 
     async def _keep_renewing(self) -> None:
         refused = ""
+        failing = False
         while True:
             await asyncio.sleep(self._terms.renew)
             why = self._vitals.why_not_renew(self._now(), self._terms)
@@ -297,12 +298,15 @@ class Guard:
                 continue
             try:
                 await self._renew()
+                failing = False
             except LeaseLost as lost:
                 self._lease = None
                 log.error("%s", lost, extra={"node": lost.node, "lease": lost.lease})
                 self._on_engine(self._reports.lease_lost, lost.reason)
             except BrokerError as error:
-                log.warning("lease not renewed, trying again: %s", error, extra={"node": self._node})
+                level = logging.DEBUG if failing else logging.WARNING  # once, until it is renewed again
+                log.log(level, "lease not renewed, trying again: %s", error, extra={"node": self._node})
+                failing = True
 
     async def _keep_probing(self, ring: Ring) -> None:
         while True:

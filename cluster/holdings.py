@@ -18,6 +18,7 @@ from sojourn.broker.errors import BrokerError
 from .attach import Attacher, NotOwner
 from .marks import StorageWentBack
 from .services import Meter, PartitionFactory, PartitionMarks, PartitionServices, ServedPartition
+from .tally import Tally
 
 ATTACHES: Final = 16
 """In flight per node (PROTOCOL 3)."""
@@ -76,6 +77,7 @@ class Holdings:
         self._metrics = metrics
         self._on_change = on_change
         self._log = services.log
+        self._tally = Tally(services.log, {"node": services.node_id, "lease": services.lease_id})
         self._held: dict[int, _Holding] = {}
         self._operations: dict[int, asyncio.Task[None]] = {}
         self._departed: set[asyncio.Task[None]] = set()
@@ -150,12 +152,13 @@ class Holdings:
         )
         for (p, holding), verdict in zip(held, verdicts, strict=True):
             if isinstance(verdict, NotOwner):
-                self._lose(p, holding, str(verdict))
+                self._lose(p, holding, verdict)
             elif isinstance(verdict, StorageWentBack):
                 self._note_went_back(p, verdict)
                 self._drop(p, holding)
             elif isinstance(verdict, BaseException):
                 raise verdict
+        self._tell()
 
     async def _verify_one(self, p: int, holding: _Holding) -> None:
         await self._attacher.verify(p, holding.epoch)
@@ -204,6 +207,7 @@ class Holdings:
         if self._over or p in self._operations:
             work.close()
             return
+        self._tally.begin(self._services.monotonic())
         task = asyncio.get_running_loop().create_task(self._guarded(p, work), name=f"partition-{p}")
         self._operations[p] = task
         task.add_done_callback(lambda _: self._ended(p, work))
@@ -214,7 +218,13 @@ class Holdings:
         holding = self._held.get(p)
         if holding is not None and holding.doubted and not holding.releasing and self._services.may_act():
             self._begin(p, self._look(p, holding, delay=self._pause(holding)))
+        self._tell()
         self._on_change()
+
+    def _tell(self) -> None:
+        """Sum up in the log what was done, once nothing is under way."""
+        if not self._operations:
+            self._tally.tell(self._services.monotonic(), len(self._held))
 
     async def _guarded(self, p: int, work: Coroutine[Any, Any, None]) -> None:
         """No operation ends with an exception: what is wrong is logged, the partition is planned anew
@@ -223,12 +233,12 @@ class Holdings:
         try:
             await work
         except NotOwner as elsewhere:
-            self._log.info("not attached: %s", elsewhere, extra=self._extra(p))
+            self._tally.note(p, "left to others", f"held by {elsewhere.holder}")
         except StorageWentBack as back:
             self._note_went_back(p, back)
         except BrokerError as error:
             self._fail(p)
-            self._log.warning("partition %d: %s; trying again", p, error, extra=self._extra(p))
+            self._tally.note(p, "not served yet, trying again", str(error), worried=True)
         except Exception:
             self._fail(p)
             self._log.exception("partition %d could not be served; trying again", p, extra=self._extra(p))
@@ -288,7 +298,7 @@ class Holdings:
                 holding.doubted = ""
                 await holding.partition.reattached(attached.epoch, attached.held, attached.consumers)
         except NotOwner as elsewhere:
-            self._lose(p, holding, str(elsewhere))
+            self._lose(p, holding, elsewhere)
         except BrokerError:
             # Not known whether it is ours: the doubt stays, and `_ended` or the next reconnect looks again.
             holding.doubted = reason
@@ -297,7 +307,7 @@ class Holdings:
             self._drop(p, holding)  # attached anew from nothing
             raise
         else:
-            self._log.info("attached anew: %s", reason, extra=self._extra(p))
+            self._tally.note(p, "attached anew", reason)
             self._note_attach(p, holding.epoch, "again", started)
 
     def _pause(self, holding: _Holding) -> float:
@@ -314,7 +324,7 @@ class Holdings:
             with suppress(BrokerError):
                 await self._marks.write(p)
         except NotOwner as elsewhere:
-            return self._lose(p, holding, str(elsewhere))
+            return self._lose(p, holding, elsewhere)
         except BaseException:
             # Whatever went wrong while settling: after a drop nothing is written here, so it can be given
             # away.
@@ -328,12 +338,12 @@ class Holdings:
             # Nothing is served here any more. If it is not known to be free, the next plan finds it held by this node and
             # served by nobody, and attaches it anew.
             self._forget(p, holding)
-        self._log.info("handed over", extra=self._extra(p))
+        self._tally.note(p, "handed over")
         return None
 
     # endings
-    def _lose(self, p: int, holding: _Holding, why: str) -> None:
-        self._log.warning("dropped: %s", why, extra=self._extra(p))
+    def _lose(self, p: int, holding: _Holding, elsewhere: NotOwner) -> None:
+        self._tally.note(p, "lost", f"held by {elsewhere.holder}", worried=True)
         self._metrics.count("partitions_lost")
         self._drop(p, holding)
 
@@ -363,7 +373,8 @@ class Holdings:
         seconds = self._services.monotonic() - started
         self._metrics.count("attaches", why=why)
         self._metrics.observe("attach_seconds", seconds, why=why)
-        self._log.info("attached (%s) under epoch %d in %.3f s", why, epoch, seconds, extra=self._extra(p))
+        self._tally.note(p, "attached" if why == "free" else "taken over")
+        self._log.debug("attached (%s) under epoch %d in %.3f s", why, epoch, seconds, extra=self._extra(p))
 
     def _extra(self, p: int) -> dict[str, object]:
         return {"node": self._services.node_id, "lease": self._services.lease_id, "partition": p}

@@ -132,6 +132,7 @@ class Membership:
         )
         self._former: tuple[Life, ...] = ()
         self._move_seconds = MOVE_DEADLINE_SECONDS
+        self._settled = asyncio.Event()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def __repr__(self) -> str:
@@ -184,6 +185,13 @@ class Membership:
         gone).
         """
         await asyncio.shield(self._failure)
+
+    async def wait_settled(self) -> None:
+        """Return when the node serves: it has joined, and what it found to attach is attached (or another's by now).
+
+        Partitions that others are to hand over to it come later; it need not wait for those.
+        """
+        await self._settled.wait()
 
     async def drain(self, seconds: float) -> None:
         """Hand everything over, wait for local steps, end the lease; within `seconds`, whatever happens."""
@@ -321,6 +329,8 @@ class Membership:
             if p in planned.fallback:
                 self._kept_until[p] = now + KEPT_SECONDS
             holdings.attach(p)
+        if not planned.attach and not holdings.busy():
+            self._settled.set()
 
     def _note_unserved(self, view: View) -> None:
         now = self._now()
@@ -356,8 +366,9 @@ class Membership:
     def _cut(self, why: str) -> None:
         self._cuts += 1
         if self._state in ("joined", "draining"):
+            level = logging.WARNING if self._gate.is_open() else logging.DEBUG
             self._gate.shut(why)
-            self._log.warning("%s: nothing is started or committed until the lease is read", why)
+            self._log.log(level, "%s: nothing is started or committed until the lease is read", why)
 
     def _begin_verifying(self) -> None:
         if self._state in ("joined", "draining") and (self._verifying is None or self._verifying.done()):
@@ -426,6 +437,7 @@ class Membership:
         if life is None or self._state not in ("joined", "draining"):
             return
         self._gate.shut("the lease has ended")
+        self._settled.clear()
         self._metrics.count("leases_lost")
         self._log.error(
             "the lease has ended (%s): dropping %d partitions", reason, len(life.holdings.serving())
@@ -489,4 +501,5 @@ class Membership:
             "gate": self._gate.why(),
             "partitions": sorted(holdings.serving()) if holdings is not None else [],
             "went_back": sorted(holdings.went_back()) if holdings is not None else [],
+            "settled": self._settled.is_set(),
         }

@@ -161,7 +161,7 @@ class Node:
         return self._membership
 
     async def wait_ready(self) -> None:
-        """Return when the node has joined and looks for partitions."""
+        """Return when the node serves: it has joined, and what it found to attach is attached."""
         await self._ready.wait()
 
     def drain(self) -> None:
@@ -177,10 +177,7 @@ class Node:
         """Serve until told to leave. Raises `SojournError` when it cannot start or cannot go on."""
         async with AsyncExitStack() as stack:
             membership = await self._start(stack)
-            self._ready.set()
-            if self._options.announce:
-                print(f"node {self._id} ready", flush=True)
-            await _first(membership.wait_failed(), self._draining.wait())
+            await _first(membership.wait_failed(), self._draining.wait(), self._serve(membership))
             self._log.info("draining", extra={"node": self._id})
             await _first(
                 membership.wait_failed(),
@@ -188,6 +185,20 @@ class Node:
                 membership.drain(self._options.drain_seconds),
             )
         self._log.info("left", extra={"node": self._id})
+
+    async def _serve(self, membership: Membership) -> None:
+        """Say when it serves; then wait to be told to leave."""
+        await membership.wait_settled()
+        self._ready.set()
+        served = membership.facts()["partitions"]
+        self._log.info(
+            "ready: serves %d partitions",
+            len(served) if isinstance(served, list) else 0,
+            extra={"node": self._id},
+        )
+        if self._options.announce:
+            print(f"node {self._id} ready", flush=True)
+        await self._draining.wait()
 
     async def _start(self, stack: AsyncExitStack) -> Membership:
         options = self._options
@@ -322,7 +333,8 @@ class Node:
             return Verdict(False, "starting")
         facts = self._membership.facts()
         words = ", ".join(f"{name}: {value}" for name, value in facts.items() if value not in ("", []))
-        return Verdict(facts["state"] == "joined" and not facts["gate"] and not facts["went_back"], words)
+        serves = facts["state"] == "joined" and bool(facts["settled"])
+        return Verdict(serves and not facts["gate"] and not facts["went_back"], words)
 
 
 async def _first(*works: Coroutine[Any, Any, object]) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 DRAIN_SECONDS: Final = 5.0
 """How long the node may finish running steps before a reload hands them over to the next."""
 READY_SECONDS: Final = 30.0
+ANSWER_SECONDS: Final = 2.0
 POLL_SECONDS: Final = 0.05
 SHOWN: Final = 20
 """Actors that are listed by name when their code changed; the rest are counted."""
@@ -159,19 +160,26 @@ async def _node(session: _Session) -> AsyncIterator[NodeProcess]:
 
 
 async def _say_ready(session: _Session, process: NodeProcess) -> None:
-    """Wait until the node has joined, then say what it runs and who cannot go on with it. Silent when it ended instead."""
+    """Wait until the node serves, then say what it runs and who cannot go on with it. Silent when it ended instead."""
     from sojourn.broker.cluster_keys import ClusterKeys
     from sojourn.cluster.deployment import read
     from sojourn.cluster.directory import Directory
     from sojourn.cluster.views import list_indexes
 
     directory = Directory(session.broker, session.subjects)
-    async with asyncio.timeout(READY_SECONDS):
-        while process.running:
-            member = (await directory.member(process.name)).value
-            if member is not None and member.state == "ready":
-                break
-            await asyncio.sleep(POLL_SECONDS)
+    member = None
+    try:
+        async with asyncio.timeout(READY_SECONDS):
+            while process.running:
+                member = (await directory.member(process.name)).value
+                if member is not None and member.state == "ready" and await _serves_all(session):
+                    break
+                await asyncio.sleep(POLL_SECONDS)
+    except TimeoutError:
+        session.output.say(
+            f"the node does not serve yet after {READY_SECONDS:g} s; it goes on trying, `--log info` says at what",
+            "yellow",
+        )
     if not process.running or member is None:
         return
     deployment = await read(ClusterKeys(session.broker, session.subjects), member.deployment)
@@ -195,6 +203,20 @@ async def _say_ready(session: _Session, process: NodeProcess) -> None:
         session.output.note(
             "Undo the change to let them go on, or end them with `sojourn terminate ID`. New ones run the new code."
         )
+
+
+async def _serves_all(session: _Session) -> bool:
+    """Whether every partition has an owner that answers for it."""
+    from sojourn.broker.errors import NoResponders, OutcomeUnknown
+
+    async def answers(partition: int) -> bool:
+        try:
+            await session.broker.request(session.subjects.query(partition), b"", timeout=ANSWER_SECONDS)
+        except (NoResponders, OutcomeUnknown):
+            return False
+        return True
+
+    return all(await asyncio.gather(*map(answers, range(session.subjects.partitions))))
 
 
 def _watched_folder(app: str) -> Path:

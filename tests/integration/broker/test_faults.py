@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -398,17 +399,25 @@ async def test_an_idle_pull_goes_on_by_its_heartbeats(behind: NatsBroker, subjec
     assert not woken.lost
 
 
-async def test_a_server_that_is_away_is_logged_once_without_a_traceback(
-    proxy: Proxy, behind: NatsBroker, caplog: pytest.LogCaptureFixture
+async def test_an_outage_of_all_servers_is_logged_when_it_begins_and_with_its_length_when_it_is_over(
+    proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    connection = Connection(behind)
-    with caplog.at_level(logging.WARNING):
+    nowhere = "nats://127.0.0.1:1"  # answers with another error than the proxy that hangs up
+    options = NatsOptions(servers=(proxy.url, nowhere), name="behind two", reconnect_wait=0.05)
+    broker = await NatsBroker.connect(options)
+    connection = Connection(broker)
+    with caplog.at_level(logging.INFO):
         proxy.refuse()
-        await until(lambda: behind.failed_attempts >= 10)
+        await until(lambda: broker.failed_attempts >= 10)
         await proxy.listen()
         await connection.until(lambda seen: seen[-1:] == [True])
+    await broker.close()
 
-    assert len(caplog.records) <= 4
+    said = [record.getMessage() for record in caplog.records if record.name == "sojourn.broker"]
+    assert len(said) == 2, said
+    assert said[0].startswith("behind two: the connection to the broker is lost (")
+    assert said[0].endswith(f"; trying {proxy.url} and {nowhere} again")
+    assert re.fullmatch(r"behind two: connected again after \d+\.\d s, \d+ attempts failed", said[1])
     assert not any(record.exc_info for record in caplog.records)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
@@ -13,6 +14,21 @@ pytestmark = pytest.mark.integration
 async def test_one_node_serves_every_partition(cluster: Any) -> None:
     await cluster.start("a")
     await cluster.all_served("a")
+
+
+async def test_a_node_is_ready_when_it_serves_what_it_found_free_and_not_before(
+    cluster: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="sojourn.cluster"):
+        node = await cluster.start("a")
+    assert len(cluster.diary.serving()) == 32
+    assert node.membership.facts()["settled"]
+    said = [record.getMessage() for record in caplog.records]
+    assert said[-1] == "ready: serves 32 partitions"
+    attached = [line for line in said if line.startswith("attached")]
+    assert len(attached) == 1, "one line, whatever the number of partitions"
+    assert attached[0].startswith("attached 32 in ")
+    assert attached[0].endswith("; serving 32 partitions")
 
 
 async def test_three_nodes_share_thirty_two_partitions(cluster: Any) -> None:
