@@ -268,6 +268,10 @@ def _while_held(record: Record, event: Event, hold: Hold) -> Decision:
             return _start_again(record, event)
         case "pause" if hold.kind == "paused":
             return _no_effect("paused before", _reply(event, record))
+        case "cancel" if record.envelope.cancelling is not None or record.envelope.ending is not None:
+            return _no_effect("cancelled before", _reply(event, record))
+        case "cancel":  # kept, and in force once its code is there
+            return Decision(Verdict.WAIT, reply=_reply(event, record))
         case "pause" | "resume" | "release":
             message = f"{event.actor} is {_HOLDS[hold.kind]}"
             return _no_effect("held otherwise", _reply(event, record, error="held", message=message))

@@ -121,7 +121,8 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A verdict with its reason (for DEAD and NO_EFFECT) and an answer to be sent along with it."""
+    """A verdict with its reason (for DEAD and NO_EFFECT) and an answer to be sent along with it (with WAIT: once, now: the
+    event is stored, and whoever asked cannot tell a wait from an actor that nobody owns)."""
 
     verdict: Verdict
     reason: str = ""
@@ -149,6 +150,8 @@ class Facts:
     """Consumed origins of which no copy is stored any more."""
     lane_epoch: int = 0
     """Set by a lane node: the epoch of its lane; `epoch` is then the one that the record has."""
+    ends: tuple[Origin, ...] = ()
+    """For a start of an id that had a run before: the last messages of the streams that carry mail."""
 
 
 @dataclass(frozen=True, slots=True)

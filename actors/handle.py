@@ -323,7 +323,7 @@ class Handle(Generic[R]):
     ) -> bool:
         """Ask the workflow to end: `Cancelled` is raised where it waits, its cleanup runs within `grace`
         (default: the workflow's own), its children are cancelled too. Returns when its owner has recorded the
-        request; False: it had ended already.
+        request (or keeps it, because no living node has its code: `describe` says so); False: it had ended already.
 
         Raises `NoSuchActor`, `NoAnswer`.
         """

@@ -21,7 +21,7 @@ from .known_record import KnownRecord
 from .mailbox import MOVE_AFTER_SECONDS, UNKNOWN_SECONDS, Mailbox
 from .mailroom import HeldRef, Item, Phase
 from .moves import Parcel
-from .outbox import flush
+from .outbox import flush, send_reply
 from .refusals import Refusals
 from .turner import Turner
 from .verdicts import verdicts
@@ -136,6 +136,9 @@ class ActorWork:
             return await self._refusals.refuse(hot, decided.refused)
         if serving.releasing:
             return False
+        for item, reply in decided.promised:
+            item.answered = True
+            await send_reply(serving.services, reply)
         held = hot.record is not None and hot.record.envelope.hold is not None
         return self._move(decided.waiting + (decided.consumed if held else []), at_once=held)
 

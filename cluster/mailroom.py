@@ -49,6 +49,8 @@ class Item:
     """HELD refused it as full."""
     not_before: float = 0.0
     """Local monotonic seconds before which it is not decided on again."""
+    answered: bool = False
+    """Whoever asked was told that it waits."""
 
     @property
     def origin(self) -> Origin:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sojourn.actors.events import Decision, Event, Verdict
+from sojourn.actors.events import Decision, Event, Reply, Verdict
 
 from .hot_cache import Hot
 from .mailbox import UNKNOWN_EVENTS, UNKNOWN_SECONDS, Mailbox
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Verdicts:
     """The events of a pass by what is to become of them."""
 
-    __slots__ = ("consumed", "first", "refused", "waiting")
+    __slots__ = ("consumed", "first", "promised", "refused", "waiting")
 
     def __init__(self) -> None:
         self.first: tuple[Item, Decision] | None = None
@@ -25,6 +25,8 @@ class Verdicts:
         self.consumed: list[Item] = []
         self.refused: list[tuple[Item, Decision]] = []
         self.waiting: list[Item] = []
+        self.promised: list[tuple[Item, Reply]] = []
+        """Of those that wait: whoever asked is to be told that it is kept."""
 
 
 def verdicts(serving: Serving, hot: Hot, mailbox: Mailbox) -> Verdicts:
@@ -48,6 +50,8 @@ def verdicts(serving: Serving, hot: Hot, mailbox: Mailbox) -> Verdicts:
                 decided.refused.append((item, Decision(Verdict.DEAD, "no such actor")))
             case Verdict.WAIT:
                 decided.waiting.append(item)
+                if decision.reply is not None and not item.answered:
+                    decided.promised.append((item, decision.reply))
             case _:
                 decided.refused.append((item, decision))
     return decided

@@ -25,13 +25,23 @@ async def _send(
     output: Output, connection: Connection, verb: str, actor: str, done: str, **options: Any
 ) -> None:
     async with connection.client() as client:
-        changed = await getattr(client.handle(actor), verb)(**options)
+        handle = client.handle(actor)
+        changed = await getattr(handle, verb)(**options)
+        # What its code has to carry out is only kept while no node has that code.
+        kept = verb == "cancel" and changed and (await handle.describe()).index.hold == "pin"
     if output.json:
-        output.document({"id": actor, "request": verb, "changed": changed is not False})
-    else:
+        output.document({"id": actor, "request": verb, "changed": changed is not False, "kept": kept})
+    elif changed is False:
+        output.say(f"{actor}: nothing changed, it had ended already")
+    elif kept:
         output.say(
-            f"{actor}: {done}" if changed is not False else f"{actor}: nothing changed, it had ended already"
+            f"{actor}: {done}; it is cancelled when a node with its code runs, and none does now", "yellow"
         )
+        output.note(
+            f"`sojourn describe {actor}` says which code; `sojourn terminate {actor}` ends it now, without its cleanup."
+        )
+    else:
+        output.say(f"{actor}: {done}")
 
 
 @click.command()

@@ -9,9 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 from sojourn.actors.channel import Channel
+from sojourn.actors.client import Client
 from sojourn.actors.registry import Registry
 from sojourn.actors.step import step
 from sojourn.actors.workflow import workflow
+from sojourn.codecs.record import Status
 
 from .conftest import Crash, MakeOwner, completed
 
@@ -110,6 +112,28 @@ async def test_a_held_frame_goes_on_when_its_code_comes_to_this_node(owners: Mak
     second.partition.look_again()
     assert completed(await second.until_ended("v2")) == 11
     await second.until_quiet()
+
+
+async def test_a_cancel_of_an_actor_whose_code_is_not_here_is_answered_at_once_and_kept(
+    owners: MakeOwner, install
+) -> None:
+    first = await owners(registry=install(1))
+    await first.start("v3", "versioned")
+    await first.until_waiting("v3", "receive")
+    first.die()
+    registry = install(2)
+    second = await owners(registry=registry, taken_over=True)
+    await second.signal("v3", "note", 10)
+    await second.until("v3", lambda record: record.index.hold == "pin")
+    client = Client(second.watcher, second.subjects)
+    handle = client.handle("v3")
+    assert await handle.cancel(timeout=10)
+    assert (await handle.describe()).index.hold == "pin"
+    await second.until_messages("ctl", 0)
+    registry.add(install(1).workflow("versioned"))
+    second.partition.look_again()
+    assert (await second.until_ended("v3")).index.status is Status.CANCELLED
+    await client.close()
 
 
 async def test_a_defect_quarantines_and_release_tries_again_from_the_last_good_record(
