@@ -10,6 +10,8 @@ Written over nats-py's `publish` and `subscribe` instead of its own `request`, b
 Every commit is a request, so the way there and back is short: the frame is written in one piece (nats-py matches each
 header by a regular expression), and an answer is taken where it is parsed (there it would go through a queue to a task).
 Both touch what nats-py calls private, hence the upper bound on its version; tests/integration/broker notices.
+What is written in one turn of the loop goes to the socket together, in the order in which it was written, and one timer
+looks after the time-outs of all requests: a queue to a flusher task, and a timer for each request, cost more than a request.
 
 The inbox is unguessable (64 random bits per connection), so a number is enough per request.
 """
@@ -17,6 +19,7 @@ The inbox is unguessable (64 random bits per connection), so a number is enough 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import secrets
 from collections import deque
@@ -25,7 +28,6 @@ from functools import lru_cache
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.errors import Error as NatsError
 from sojourn.broker.errors import PERMISSION_DENIED, BrokerClosed, OutcomeUnknown, Refused
 
 _NAME = re.compile(r"[!-9;-~]+")
@@ -33,6 +35,8 @@ _NAME = re.compile(r"[!-9;-~]+")
 _LINE_ENDS = str.maketrans("\r\n", "  ")
 MESSAGE_TOO_LARGE = 10054
 _HEADER_FRAME = len("NATS/1.0\r\n\r\n")
+LATE_SECONDS = 0.02
+"""How much later than its time-out a request may be told of it."""
 
 
 def check_size(client: Client, subject: str, payload: bytes, headers: Mapping[str, str] | None) -> None:
@@ -53,17 +57,19 @@ def _too_large(size: int, limit: int, subject: str) -> Refused:
 
 
 @lru_cache(maxsize=256)
-def _is_name(name: str) -> bool:
-    return _NAME.fullmatch(name) is not None
+def _are_names(names: tuple[str, ...]) -> bool:
+    return all(map(_NAME.fullmatch, names))
 
 
 def header_block(headers: Mapping[str, str]) -> bytes:
     """Headers as they are on the wire; line ends in a value become spaces. Raises `ValueError` for what is no name."""
-    if not all(map(_is_name, headers)):
+    if not _are_names(tuple(headers)):
         raise ValueError(f"headers {sorted(headers)}: expected names of printable ASCII without colons")
-    lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
-    block = f"NATS/1.0\r\n{''.join(lines)}\r\n"
-    ends = len(lines) + 2
+    block = "NATS/1.0\r\n"
+    for name, value in headers.items():
+        block += f"{name}: {value}\r\n"
+    block += "\r\n"
+    ends = len(headers) + 2
     if block.count("\n") != ends or block.count("\r") != ends:
         return header_block({name: value.translate(_LINE_ENDS) for name, value in headers.items()})
     return block.encode()
@@ -84,24 +90,32 @@ class _Direct(asyncio.Queue[Msg]):
 class _Waiting:
     """One request: its answers so far, and whoever waits for the next one."""
 
-    __slots__ = ("answers", "error", "future", "operation", "subject")
+    __slots__ = ("answers", "deadline", "error", "future", "operation", "subject", "timeout")
 
-    def __init__(self, operation: str, subject: str) -> None:
+    def __init__(self, operation: str, subject: str, timeout: float) -> None:
         self.operation = operation
         self.subject = subject
+        self.timeout = timeout
+        self.deadline = 0.0
+        """Loop time at which the next answer is given up."""
         self.answers: deque[Msg] = deque()
         self.error: Exception | None = None
-        self.future: asyncio.Future[None] | None = None
+        self.future: asyncio.Future[Msg] | None = None
 
     def answer(self, message: Msg) -> None:
-        self.answers.append(message)
         if self.future is not None and not self.future.done():
-            self.future.set_result(None)
+            self.future.set_result(message)
+        else:
+            self.answers.append(message)
 
     def fail(self, error: Exception) -> None:
         self.error = error
         if self.future is not None and not self.future.done():
             self.future.set_exception(error)
+
+    def expire(self) -> None:
+        reason = f"no answer within {self.timeout:g} s"
+        self.fail(OutcomeUnknown(self.operation, self.subject, reason))
 
 
 class Requests:
@@ -114,6 +128,11 @@ class Requests:
         self._room = asyncio.Semaphore(limit)
         self._next = 0
         self._closed = False
+        self._loop = asyncio.get_running_loop()
+        self._flushing = False
+        """What is pending goes out in the next turn of the loop."""
+        self._watch: asyncio.TimerHandle | None = None
+        self._watch_at = 0.0
         self.sent = 0
         """Requests sent in the life of this connection: round trips, for tests and figures."""
 
@@ -137,12 +156,16 @@ class Requests:
         timeout: float,
     ) -> Msg:
         """One request, one answer. Raises `OutcomeUnknown`, `Refused` (permissions), `BrokerClosed`."""
-        async with self._room:
-            number, waiting = self._open(operation, subject)
+        await self._room.acquire()
+        try:
+            number, waiting = self._open(operation, subject, timeout)
             try:
-                return await self._exchange(number, waiting, payload, headers, timeout)
+                self._send(number, waiting, payload, headers)
+                return await self._next_answer(waiting)
             finally:
                 del self._waiting[number]
+        finally:
+            self._room.release()
 
     async def request_many(self, operation: str, subject: str, payload: bytes, timeout: float) -> list[Msg]:
         """One request, answers up to and including the first that carries a status.
@@ -150,11 +173,12 @@ class Requests:
         `timeout` holds per answer.
         """
         async with self._room:
-            number, waiting = self._open(operation, subject)
+            number, waiting = self._open(operation, subject, timeout)
             try:
-                answers = [await self._exchange(number, waiting, payload, None, timeout)]
+                self._send(number, waiting, payload, None)
+                answers = [await self._next_answer(waiting)]
                 while not (answers[-1].headers and "Status" in answers[-1].headers):
-                    answers.append(await self._next_answer(waiting, timeout))
+                    answers.append(await self._next_answer(waiting))
                 return answers
             finally:
                 del self._waiting[number]
@@ -174,60 +198,76 @@ class Requests:
     def close(self) -> None:
         """No more requests; those that wait fail."""
         self._closed = True
+        if self._watch is not None:
+            self._watch.cancel()
         self.fail_all("the connection was closed here")
 
-    def _open(self, operation: str, subject: str) -> tuple[str, _Waiting]:
+    def _open(self, operation: str, subject: str, timeout: float) -> tuple[str, _Waiting]:
         if self._closed:
             raise BrokerClosed(operation)
         if not self._client.is_connected:
             raise OutcomeUnknown(operation, subject, "not connected (nothing was sent)")
         self._next += 1
         number = str(self._next)
-        waiting = self._waiting[number] = _Waiting(operation, subject)
+        waiting = self._waiting[number] = _Waiting(operation, subject, timeout)
         return number, waiting
 
-    async def _exchange(
-        self,
-        number: str,
-        waiting: _Waiting,
-        payload: bytes,
-        headers: Mapping[str, str] | None,
-        timeout: float,
-    ) -> Msg:
+    def _send(
+        self, number: str, waiting: _Waiting, payload: bytes, headers: Mapping[str, str] | None
+    ) -> None:
+        """Have it written in the next turn of the loop, with all that is written until then."""
         self.sent += 1
-        try:
-            await self._write(waiting.subject, number, payload, header_block(headers) if headers else b"")
-        except (NatsError, OSError) as error:
-            raise OutcomeUnknown(waiting.operation, waiting.subject, f"not sent: {error!r}") from error
-        return await self._next_answer(waiting, timeout)
-
-    async def _write(self, subject: str, number: str, payload: bytes, headers: bytes) -> None:
-        client, size = self._client, len(headers) + len(payload)
+        client, block = self._client, header_block(headers) if headers else b""
+        size = len(block) + len(payload)
         if size > client.max_payload:
-            raise _too_large(size, client.max_payload, subject)
-        verb, sizes = ("HPUB", f"{len(headers)} {size}") if headers else ("PUB", f"{size}")
-        head = f"{verb} {subject} {self._prefix}{number} {sizes}\r\n".encode()
-        await client._send_command(b"".join((head, headers, payload, b"\r\n")))
-        if client._flush_queue is not None and client._flush_queue.empty():
-            await client._flush_pending()
+            raise _too_large(size, client.max_payload, waiting.subject)
+        verb, sizes = ("HPUB", f"{len(block)} {size}") if block else ("PUB", f"{size}")
+        head = f"{verb} {waiting.subject} {self._prefix}{number} {sizes}\r\n".encode()
+        client._pending += (head, block, payload, b"\r\n")
+        client._pending_data_size += len(head) + size + 2
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
 
-    async def _next_answer(self, waiting: _Waiting, timeout: float) -> Msg:
-        if not waiting.answers:
-            if waiting.error is not None:
-                raise waiting.error
-            loop = asyncio.get_running_loop()
-            waiting.future = loop.create_future()
-            timer = loop.call_later(timeout, self._expire, waiting, timeout)
-            try:
-                await waiting.future
-            finally:
-                timer.cancel()
-                waiting.future = None
-        return waiting.answers.popleft()
+    def _flush(self) -> None:
+        self._flushing = False
+        client = self._client
+        if client._pending and client.is_connected:
+            pending, client._pending, client._pending_data_size = client._pending, [], 0
+            with contextlib.suppress(OSError, RuntimeError):  # it is cut, and everyone is about to be told
+                client._transport.write(b"".join(pending))
 
-    @staticmethod
-    def _expire(waiting: _Waiting, timeout: float) -> None:
-        waiting.fail(OutcomeUnknown(waiting.operation, waiting.subject, f"no answer within {timeout:g} s"))
+    async def _next_answer(self, waiting: _Waiting) -> Msg:
+        if waiting.answers:
+            return waiting.answers.popleft()
+        if waiting.error is not None:
+            raise waiting.error
+        loop = self._loop
+        future = waiting.future = loop.create_future()
+        waiting.deadline = loop.time() + waiting.timeout
+        if self._watch is None or waiting.deadline < self._watch_at:
+            self._watch_until(waiting.deadline)
+        try:
+            return await future
+        finally:
+            waiting.future = None
+
+    def _watch_until(self, deadline: float) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        self._watch_at = deadline
+        self._watch = self._loop.call_at(deadline + LATE_SECONDS, self._expire)
+
+    def _expire(self) -> None:
+        """Give up the requests whose time is over; look again when the next one's is."""
+        self._watch = None
+        now = self._loop.time()
+        pending = [waiting for waiting in self._waiting.values() if waiting.future is not None]
+        for waiting in pending:
+            if waiting.deadline <= now:
+                waiting.expire()
+        if later := [waiting.deadline for waiting in pending if waiting.deadline > now]:
+            self._watch_until(min(later))
 
     def _on_answer(self, message: Msg) -> None:
         waiting = self._waiting.get(message.subject[len(self._prefix) :])
