@@ -14,8 +14,9 @@ from typing import Any
 
 from sojourn.codecs import data
 from sojourn.codecs.errors import PayloadError
-from sojourn.codecs.record import Child, Envelope, Hold, Record, Status
+from sojourn.codecs.record import Child, Envelope, Hold, PendingCall, Record, Status
 
+from . import queued
 from .draft import seen_key
 from .events import Decision, Event, Message, Reply, Verdict
 from .limits import Limits
@@ -212,8 +213,11 @@ def _timer(record: Record, event: Event) -> Decision:
     for wait in envelope.waits:
         if wait.timer == timer:
             return _RUN
-    if any(call.retry_timer == timer for call in envelope.calls):
-        return _CONSUME
+    for call in envelope.calls:
+        if call.retry_timer == timer:
+            return _CONSUME
+        if call.deadline_timer == timer:
+            return _RUN
     if timer is not None and timer in grace_timers(envelope):
         return _CONSUME
     return _no_effect("disarmed")
@@ -237,8 +241,22 @@ def _cancel(record: Record, event: Event) -> Decision:
 def _done(record: Record, event: Event) -> Decision:
     for call in record.envelope.calls:
         if call.op == event.body.get("op"):
-            return _RUN
+            return _result_of_worker(call, event) if call.queue else _result_of_node(event)
     return _no_effect("the operation is over")
+
+
+def _result_of_node(event: Event) -> Decision:
+    if "token" in event.body:
+        return Decision(Verdict.DEAD, "a worker's result of a step that is not queued")
+    return _RUN
+
+
+def _result_of_worker(call: PendingCall, event: Event) -> Decision:
+    if reason := queued.refusal(call, event.body):
+        return Decision(Verdict.DEAD, reason)
+    if not queued.counts(call, queued.done_of(event.body, len(event.payload))):
+        return _no_effect("an earlier attempt failed, and the next one is under way")
+    return _RUN
 
 
 def _child_done(record: Record, event: Event) -> Decision:

@@ -23,6 +23,7 @@ from sojourn.codecs.record import (
     OutboxEntry,
     Outcome,
     PendingCall,
+    QueuedCall,
     Record,
     Seen,
     SourceLine,
@@ -137,12 +138,31 @@ class Draft:
             self.disarm(wait.timer)
         call = self.calls.pop(op, None)
         if call is not None:
-            self.disarm(call.retry_timer if call.retry_timer != fired else None)
+            self._disarm_call(call, fired)
+            self.drop_task(op)
             self.effects = [e for e in self.effects if getattr(getattr(e, "call", None), "op", None) != op]
             self.effects.append(CancelStep(op))
             self.note(op, outcome="cancelled")
         self.results.pop(op, None)
         return wait
+
+    def _disarm_call(self, call: PendingCall, fired: int | None = None) -> None:
+        for timer in (call.retry_timer, call.deadline_timer):
+            if timer is not None and timer != fired:
+                self.disarm(timer)
+
+    def call_over(self, call: PendingCall) -> None:
+        """A step has its result: it is pending no more, nor is any timer or task of it."""
+        self.calls.pop(call.op, None)
+        self._disarm_call(call)
+        self.drop_task(call.op)
+
+    def drop_task(self, op: int) -> None:
+        """A task of this operation that is not known to be published is not wanted any more."""
+        unwanted = [at for at, e in enumerate(self.outbox) if e.kind == "task" and e.op == op]
+        for at in reversed(unwanted):
+            del self.outbox[at]
+            self._carried -= at < self._carried
 
     def undo(self, op: int) -> None:
         """Take back a wait that this turn began: nothing of it was committed, so nothing of it may happen."""
@@ -254,6 +274,11 @@ class Draft:
             itinerary=itinerary,
             operations=tuple(self.operations),
             sealed=self.sealed,
+            queued=tuple(
+                QueuedCall(call.op, call.attempt, call.queue, call.step, call.first_started)
+                for call in envelope.calls
+                if call.queue
+            ),
         )
 
 
@@ -298,7 +323,8 @@ def _words(wait: Wait, envelope: Envelope) -> str:
         case "call":
             call = next((call for call in envelope.calls if call.op == wait.op), None)
             attempt = f" (attempt {call.attempt})" if call is not None and call.attempt > 1 else ""
-            return f"step {wait.name}{attempt}"
+            queue = f" in queue {call.queue}" if call is not None and call.queue else ""
+            return f"step {wait.name}{queue}{attempt}"
         case "join":
             return f"child {wait.name}"
         case kind:

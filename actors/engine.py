@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 import msgspec
 from sojourn.codecs import frames
@@ -120,7 +119,7 @@ class Engine:
         return [
             RunStep(call, max(0.0, (call.retry_at or now) - now))
             for call in record.envelope.calls
-            if call.retry_timer is None
+            if call.runs_here
         ]
 
     def is_clean(self, record: Record, flushed: frozenset[int]) -> bool:
@@ -130,7 +129,7 @@ class Engine:
             return False
         if record.index.status.ended:
             return record.index.sealed or envelope.parent is not None
-        if any(call.retry_timer is None for call in envelope.calls):
+        if any(call.runs_here for call in envelope.calls):
             return False
         return not self._could_go_on(record, flushed)
 
@@ -214,7 +213,7 @@ class Engine:
             turn = self._run(
                 record, None if first else live, event, now, facts, lambda turn: step_done(turn, event)
             )
-            return replace(turn, live=live) if first else turn
+            return _REPLACE(turn, live=live) if first else turn
         starts = any(wait.op == event.op and wait.kind == "start" for wait in record.envelope.waits)
         if starts:
             live = Branches()

@@ -350,6 +350,12 @@ class NoSuchStep(_NoSuch):
     _what = "step"
 
 
+class NoSuchQueue(_NoSuch):
+    """No step of the app names that queue, so no worker would ever take from it."""
+
+    _what = "queue"
+
+
 class NoSuchChannel(_NoSuch):
     """The workflow has no channel of that name."""
 

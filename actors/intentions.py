@@ -123,7 +123,7 @@ class Sleep(Intention):
 @dataclass(frozen=True, slots=True)
 class Call(Intention):
     """Run a step. `args` is JSON [args, kwargs] (or base64 pickle as a JSON string, for `values="pickle"`); options
-    override the step's own."""
+    override the step's own. With `queue` a worker of that queue runs it, else this node."""
 
     kind: ClassVar[str] = "call"
     step: str
@@ -131,6 +131,8 @@ class Call(Intention):
     timeout: float | None = None
     attempts: int | None = None
     backoff: tuple[float, float] | None = None
+    queue: str | None = None
+    queue_timeout: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

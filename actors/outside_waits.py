@@ -16,6 +16,7 @@ from sojourn.codecs.record import Child as ChildRecord
 from sojourn.codecs.record import OutboxEntry, Outcome, PendingCall
 
 from . import intentions as i
+from . import queued
 from .branches import Branch
 from .errors import AlreadyStarted, LimitExceeded, NoSuchActor, NoSuchChannel, NoSuchWorkflow
 from .events import RunStep
@@ -56,9 +57,11 @@ def receive(driver: Driver, branch: Branch, intention: i.Receive) -> None:
 
 
 def call(driver: Driver, branch: Branch, intention: i.Call) -> None:
-    """For a local step."""
+    """For a step, on this node or at a worker of its queue."""
     step = driver.registry.step(intention.step)
     driver.within_payload(intention.args)
+    if intention.queue is not None:
+        queued.check_queue(step, intention.queue, driver.registry, f"step {step.name}")
     op = driver.begin(branch, intention, "call", name=step.name)
     options: dict[str, Any] = {}
     if intention.attempts is not None:
@@ -74,9 +77,14 @@ def call(driver: Driver, branch: Branch, intention: i.Call) -> None:
         timeout=intention.timeout if intention.timeout is not None else step.timeout,
         options=msgspec.Raw(msgspec.json.encode(options)),
     )
-    driver.draft.add_call(call)
     driver.draft.begin(op, "step", step.name)
-    driver.draft.effects.append(RunStep(call))
+    if intention.queue is None:
+        driver.draft.add_call(call)
+        driver.draft.effects.append(RunStep(call))
+        return
+    wait = step.queue_timeout if intention.queue_timeout is None else intention.queue_timeout
+    facts = {"queue": intention.queue, "queue_timeout": wait, "token": queued.token_of(driver.draft, op)}
+    queued.publish(driver.draft, msgspec.structs.replace(call, runner="", **facts), op)
 
 
 def spawn(driver: Driver, branch: Branch, intention: i.Spawn) -> None:

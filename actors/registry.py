@@ -43,6 +43,11 @@ class Registry:
         return MappingProxyType(self._steps)
 
     @property
+    def queues(self) -> frozenset[str]:
+        """The queues that steps name with `queue=`."""
+        return frozenset(step.queue for step in self._steps.values() if step.queue is not None)
+
+    @property
     def lifespans(self) -> tuple[Lifespan, ...]:
         """All lifespans, in the order of their definition."""
         return tuple(self._lifespans.values())

@@ -57,7 +57,7 @@ def status_of(envelope: Envelope) -> Status:
     """The status that an actor's protocol state amounts to, while it has not ended."""
     if envelope.ending is not None or envelope.cancelling is not None:
         return Status.CANCELLING
-    if any(call.retry_timer is None for call in envelope.calls):
+    if any(call.runs_here for call in envelope.calls):
         return Status.RUNNING
     if envelope.results or any(wait.kind in GOES_ON and wait.timer is None for wait in envelope.waits):
         return Status.RUNNABLE

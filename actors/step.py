@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import re
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast, final, overload
 
@@ -34,23 +35,32 @@ DEFAULT_TIMEOUT = 600.0
 """Seconds that one attempt may take."""
 
 
+DEFAULT_QUEUE_TIMEOUT = 86_400.0
+"""Seconds that an attempt of a queued step may wait for a worker: a backlog is what queues are for."""
+_QUEUE = re.compile(r"[A-Za-z0-9_=-]{1,128}")
+
+
 class _Overrides:
     """Options of one call that differ from the step's own."""
 
-    __slots__ = ("attempts", "backoff", "timeout")
+    __slots__ = ("attempts", "backoff", "queue", "queue_timeout", "timeout")
 
     def __init__(
         self,
         timeout: float | None = None,
         attempts: int | None = None,
         backoff: tuple[float, float] | None = None,
+        queue: str | None = None,
+        queue_timeout: float | None = None,
     ) -> None:
         self.timeout = timeout
         self.attempts = attempts
         self.backoff = backoff
+        self.queue = queue
+        self.queue_timeout = queue_timeout
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Overrides, (self.timeout, self.attempts, self.backoff)
+        return _Overrides, (self.timeout, self.attempts, self.backoff, self.queue, self.queue_timeout)
 
 
 _NO_OVERRIDES = _Overrides()
@@ -105,7 +115,13 @@ class StepCall(Coroutine[Any, Any, R_co], Generic[R_co]):
     def _suspend(self) -> Any:
         options = self._overrides
         return Call(
-            self.step.name, self.encoded(), options.timeout, options.attempts, options.backoff
+            self.step.name,
+            self.encoded(),
+            options.timeout,
+            options.attempts,
+            options.backoff,
+            options.queue or self.step.queue,
+            options.queue_timeout,
         ).__await__()
 
     def _run(self) -> Any:
@@ -182,7 +198,8 @@ class Step(Generic[P, R]):
         record: RecordResult = "with_next",
         raises: Iterable[type[BaseException]] = (),
         no_retry: Iterable[type[BaseException]] = (),
-        queue: None = None,
+        queue: str | None = None,
+        queue_timeout: Duration = DEFAULT_QUEUE_TIMEOUT,
     ) -> None:
         _check_function(fn)
         functools.update_wrapper(self, fn)
@@ -198,11 +215,15 @@ class Step(Generic[P, R]):
         self.record: RecordResult = one_of("record", record, ("with_next", "at_once"), fn)
         self.raises = exception_types("raises", raises, fn)
         self.no_retry = exception_types("no_retry", no_retry, fn)
-        if queue is not None:
+        self.queue = None if queue is None else _queue_name(queue, fn)
+        """Queue whose workers run it; None: the node of the workflow does."""
+        self.queue_timeout = duration(queue_timeout)
+        """Seconds that an attempt may wait for a worker."""
+        if queue is not None and values == "pickle":
             raise DefinitionError(
-                f"queue={queue!r}",
+                f'queue={queue!r} with values="pickle"',
                 function=fn.__qualname__,
-                remedy="steps run on the workflow's node in this version: leave it out",
+                remedy="workers unpickle nothing: let arguments and result cross as data, or pass a reference",
             )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> StepCall[R]:
@@ -212,14 +233,24 @@ class Step(Generic[P, R]):
         return self._call(args, kwargs, _NO_OVERRIDES, caller())
 
     def options(
-        self, *, timeout: Duration | None = None, retry: Retry | int | None = None
+        self,
+        *,
+        timeout: Duration | None = None,
+        retry: Retry | int | None = None,
+        queue: str | None = None,
+        queue_timeout: Duration | None = None,
     ) -> StepWithOptions[P, R]:
-        """The same step with other options, for one call: `run_checks.options(timeout="1h")(profile)`."""
+        """The same step with other options, for one call: `run_checks.options(timeout="1h")(profile)`.
+
+        `queue` must be one that a step of the app names (`NoSuchQueue` at the await otherwise).
+        """
         policy = None if retry is None else Retry.of(retry)
         overrides = _Overrides(
             None if timeout is None else _timeout(timeout),
             None if policy is None else policy.attempts,
             None if policy is None else (policy.backoff.first, policy.backoff.most),
+            None if queue is None else _queue_name(queue, self.fn),
+            None if queue_timeout is None else duration(queue_timeout),
         )
         return StepWithOptions(self, overrides)
 
@@ -291,7 +322,8 @@ def step(
     record: RecordResult = "with_next",
     raises: Iterable[type[BaseException]] = (),
     no_retry: Iterable[type[BaseException]] = (),
-    queue: None = None,
+    queue: str | None = None,
+    queue_timeout: Duration = DEFAULT_QUEUE_TIMEOUT,
     registry: Registry | None = None,
 ) -> StepDecorator: ...
 def step(fn: Callable[..., Any] | None = None, /, *, registry: Registry | None = None, **options: Any) -> Any:
@@ -306,6 +338,8 @@ def step(fn: Callable[..., Any] | None = None, /, *, registry: Registry | None =
       suspension.
     - `raises`: exception classes (besides builtins) that keep their class in the workflow; others become
       `StepFailed`.
+    - `queue`: a worker of that queue runs it (`sojourn worker APP --queue NAME`) instead of the workflow's node.
+    - `queue_timeout`: how long an attempt may wait for a worker, besides its `timeout`; default a day.
 
     Raises `DefinitionError` with the remedy for what is no plain function, `DataTypeError` for parameters or
     results that cannot cross as data, `DuplicateName` if another function has the name.
@@ -326,6 +360,16 @@ def _timeout(value: Duration) -> float:
             'timeout=0 leaves a step no time; give it seconds, a timedelta, or text such as "30s"'
         )
     return seconds
+
+
+def _queue_name(queue: Any, fn: Callable[..., Any]) -> str:
+    if not isinstance(queue, str) or _QUEUE.fullmatch(queue) is None:
+        raise DefinitionError(
+            f"queue={queue!r} is no name of a queue",
+            function=fn.__qualname__,
+            remedy="use 1 to 128 of the characters A-Z a-z 0-9 _ = -",
+        )
+    return queue
 
 
 def _check_function(fn: Any) -> None:

@@ -27,6 +27,7 @@ from sojourn.codecs.record import (
 )
 
 from . import intentions as i
+from . import queued
 from .draft import Draft, outcome_words
 from .drive import Driver
 from .ending import children_awaited, grace_over, settle_end, terminal, terminated
@@ -156,6 +157,13 @@ def timer(turn: TurnInProgress, event: Event) -> None:
     """A timer fired: it *is* the expiry, no clock is asked (PROTOCOL 4.5)."""
     fired, draft = event.body["n"], turn.draft
     for call in draft.calls.values():
+        if call.deadline_timer == fired:
+            draft.calls[call.op] = late = _REPLACE(call, deadline_timer=None)
+            step_done(turn, StepDone(late.op, late.attempt, Outcome("timeout")))
+            return
+        if call.retry_timer == fired and call.queue:
+            queued.publish(draft, call, draft.take_op())
+            return
         if call.retry_timer == fired:
             again = _REPLACE(call, retry_timer=None, retry_at=None, runner=draft.facts.node)
             draft.calls[call.op] = again
@@ -189,17 +197,17 @@ def timer(turn: TurnInProgress, event: Event) -> None:
 
 
 def step_done(turn: TurnInProgress, done: StepDone) -> None:
-    """An attempt of a local step ended: give its result to the branch, try again, or keep it until the actor can
+    """An attempt of a step ended: give its result to the branch, try again, or keep it until the actor can
     resume."""
     draft = turn.draft
     call = draft.calls.get(done.op)
-    if call is None or call.attempt != done.attempt:
+    if call is None or not queued.counts(call, done):
         return
     if done.may_be_tried_again and _try_again(turn, call, done):
         return
     draft.steps += 1
     draft.note(call.op, outcome=outcome_words(done.outcome), attempts=call.attempt)
-    del draft.calls[call.op]
+    draft.call_over(call)
     if turn.driver is None or draft.hold is not None:
         draft.results[call.op] = done.outcome
     else:
@@ -207,8 +215,11 @@ def step_done(turn: TurnInProgress, done: StepDone) -> None:
 
 
 def step_outcome(turn: TurnInProgress, event: Event) -> None:
-    """The outcome of a step that ran on while its actor moved here."""
+    """The outcome of a step that ran on while its actor moved here, or the result of a queued one."""
     body = event.body
+    if "token" in body:
+        step_done(turn, queued.done_of(body, turn.draft.limits.payload_bytes))
+        return
     outcome = msgspec.json.decode(body["outcome"], type=Outcome)
     step_done(
         turn,
@@ -228,6 +239,10 @@ def _try_again(turn: TurnInProgress, call: PendingCall, done: StepDone) -> bool:
         if "backoff" in options:
             retry = Retry(attempts, Backoff(*options["backoff"]))
         delay = retry.delay(call.attempt, turn.random)
+    if call.queue:
+        queued.again(draft, call, done.outcome, delay)
+        draft.note(call.op, outcome="", attempts=call.attempt + 1)
+        return True
     timer = draft.take_op() if delay > IN_PROCESS_BACKOFF else None
     if timer is not None:
         draft.arm(timer, draft.now + delay)

@@ -10,6 +10,7 @@ with a reason that quotes no payload.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -21,8 +22,9 @@ from sojourn.broker.subjects import Ctl, Done, Held, Mail, Send, Subjects, Wake,
 from sojourn.codecs.data import UNDECODABLE
 from sojourn.codecs.errors import RecordError
 from sojourn.codecs.keyring import Keyring
-from sojourn.codecs.record import Index, Origin, OutboxEntry, Outcome
+from sojourn.codecs.record import Index, Origin, OutboxEntry, Outcome, PendingCall
 
+from . import task
 from .events import Event, EventKind, Message, Sender
 
 Addressed = Mail | Ctl | Done | Send | Wake | Held
@@ -31,6 +33,11 @@ _CTL = frozenset(("start", "cancel", "terminate", "pause", "resume", "release", 
 _WAKE = frozenset(("timer", "child-done", "seal", "nudge"))
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _USERS_VALUES = frozenset(("args", "payload", "outcome"))
+_WRONG_RESULT = {
+    "shape": "expected run, op, attempt, token, mark and outcome",
+    "mark": "its mark is not of this operation and attempt",
+    "outcome": "its outcome is none",
+}
 LIFE = 60.0
 """Seconds for which an internal message that is not a schedule may be stored after it was sent (PROTOCOL 4.7)."""
 
@@ -79,6 +86,11 @@ def parse_event(
         if fired is None:
             return Malformed("a timer that does not say which")
         return Event("timer", actor, origin, time, body={"run": fired.run, "n": fired.n}, held=held)
+    if source == "done" and payload[:1] == b"{":
+        found = task.parse_result(payload, actor=actor, op=name, keyring=keyring)
+        if isinstance(found, str):
+            return Malformed(f"result of a queued step: {_WRONG_RESULT[found]}")
+        return Event("done", actor, origin, time, body=found, held=held)
     if source == "done":
         try:
             payload = keyring.open_bytes("done", (actor, name), payload)
@@ -171,10 +183,19 @@ def _marked(verb: str, target: str, sender: Sender) -> tuple[str, ...]:
 
 
 def outbox_publish(
-    entry: OutboxEntry, index: Index, *, subjects: Subjects, keyring: Keyring, now: float
+    entry: OutboxEntry,
+    index: Index,
+    calls: Iterable[PendingCall] = (),
+    *,
+    subjects: Subjects,
+    keyring: Keyring,
+    now: float,
 ) -> Publish:
-    """The message that an outbox entry of this actor stands for. `now` is broker time; internal messages are void
-    after `LIFE`."""
+    """The message that an outbox entry of this actor stands for. `calls` are those of its record: a task is made from
+    one. `now` is broker time; internal messages are void after `LIFE`."""
+    if entry.kind == "task":
+        call = next(call for call in calls if call.op == entry.op)
+        return task.task_publish(call, index, subjects=subjects, keyring=keyring)
     target, actor, run = actor_id(entry.target), actor_id(index.actor), token(index.run)
     sender = Sender(index.actor, index.run, entry.n, index.transition)
     if entry.kind == "arm":

@@ -187,7 +187,8 @@ def _outside_calls(role: Role, subjects: Subjects, queues: Iterable[str]) -> lis
         return []
     if role is Role.WORKER:
         pulls = (f"{_NEXT}.{subjects.steps_stream}.{name}" for name in _consumers(subjects, queues))
-        return [*pulls, *(f"STREAM.MSG.GET.{stream}" for stream in streams)]
+        clock = f"STREAM.INFO.{subjects.steps_stream}"
+        return [*pulls, clock, *(f"STREAM.MSG.GET.{stream}" for stream in streams)]
     if role is not Role.STARTER:
         streams.append(subjects.dead_stream)
     return _reads(streams)

@@ -51,6 +51,10 @@ POINTS: Mapping[str, str] = {
     "lane_owner": "lane.<deployment>.<p> names this node",
     "lane_list": "held events are listed for the lane",
     "owner_nudged": "the actor is given back and the partition's owner is nudged",
+    # queued steps, at a worker
+    "worker_before_run": "the task is delivered and its operation pending, the step has not begun",
+    "worker_before_publish": "the step has ended, its result is not stored",
+    "worker_after_publish": "the result is stored, the task is not acknowledged",
     # dead letters
     "dead_stored": "the dead letter is stored, the event is not acknowledged",
     # attaching, in the order of PROTOCOL 3

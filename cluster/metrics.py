@@ -86,6 +86,11 @@ METRICS: Final[Mapping[str, Declared]] = {
         "gauge", "Unacknowledged deliveries (window: 10,000 per partition and stream)"
     ),
     "running_steps": Declared("gauge", "Local steps running"),
+    "step_queue_depth": Declared(
+        "gauge", "Tasks of a queue of steps, waiting and unacknowledged", ("queue",)
+    ),
+    "step_queue_running": Declared("gauge", "Tasks that this worker runs", ("queue",)),
+    "step_queue_finished": Declared("counter", "Tasks that this worker is done with", ("queue", "outcome")),
     "oldest_runnable_seconds": Declared("gauge", "Age of the oldest event that could run and has not"),
     "stream_bytes": Declared("gauge", "Bytes of a stream of this namespace, one copy", ("stream",)),
     "storage_bytes": Declared("gauge", "What the broker's account stores, all copies"),

@@ -54,6 +54,7 @@ from .membership import Membership
 from .metrics import Metrics
 from .ownership import Member
 from .partition import Partition
+from .queues import Queues
 from .services import Fault, PartitionFactory
 from .steps_loop import StepsLoop
 from .versions import Versions, first_is_current
@@ -216,6 +217,9 @@ class Node:
         await deployments.register(keys, deployment)
         await first_is_current(keys, deployment.label, by=self._id, at=time.time())
         metrics = Metrics({"node": self._id, "deployment": deployment.label})
+        queues = Queues(broker, subjects, registry.queues, metrics)
+        stack.push_async_callback(queues.stop)
+        await queues.prepare()
         lives = Lives(
             broker=broker,
             subjects=subjects,

@@ -20,7 +20,8 @@ from sojourn.codecs.record import OutboxEntry, Record
 if TYPE_CHECKING:
     from .services import PartitionServices
 
-_SCHEDULES: Final = frozenset(("arm", "disarm"))
+_LASTING: Final = frozenset(("arm", "disarm", "task"))
+"""What is good however late it is stored: schedules, and tasks, whose worker asks the record first."""
 
 
 async def flush(services: PartitionServices, record: Record, flushed: set[int]) -> bool:
@@ -67,10 +68,15 @@ async def _flush_entry(services: PartitionServices, record: Record, entry: Outbo
     """Publish one entry; False when it was stored so late that its receiver may take it for given up."""
     now = services.clock.now()
     message = outbox_publish(
-        entry, record.index, subjects=services.subjects, keyring=services.keyring, now=now
+        entry,
+        record.index,
+        record.envelope.calls,
+        subjects=services.subjects,
+        keyring=services.keyring,
+        now=now,
     )
     await services.broker.publish(message)
-    return entry.kind in _SCHEDULES or services.clock.now() <= now + LIFE
+    return entry.kind in _LASTING or services.clock.now() <= now + LIFE
 
 
 async def answer(services: PartitionServices, message: Message) -> None:

@@ -127,7 +127,7 @@ class Wait(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PendingCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A local step that was committed and has no result yet."""
+    """A step that was committed and has no result yet."""
 
     op: int
     step: str
@@ -142,6 +142,30 @@ class PendingCall(msgspec.Struct, frozen=True, omit_defaults=True):
     retry_at: float | None = None
     last_error: ErrorInfo | None = None
     options: msgspec.Raw = msgspec.Raw(b"{}")
+    queue: str = ""
+    """Queue whose workers run it; empty: it runs on the actor's node, by `runner`."""
+    token: str = ""
+    """Of a queued step: 128 random bits that its results must repeat."""
+    queue_timeout: float = 0.0
+    """Of a queued step: seconds that an attempt may wait for a worker, beyond its `timeout`."""
+    deadline_timer: int | None = None
+    """Of a queued step: the armed timer that ends the attempt."""
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether its runner has it in hand: it is not queued, and waits for no durable timer."""
+        return not self.queue and self.retry_timer is None
+
+
+class QueuedCall(msgspec.Struct, frozen=True, array_like=True):
+    """A queued step that has no result yet, as anybody may know it: what a worker asks before it runs a task."""
+
+    op: int
+    attempt: int
+    queue: str
+    step: str
+    since: float
+    """Broker time at which the workflow called it."""
 
 
 class OutboxEntry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -162,13 +186,16 @@ class OutboxEntry(msgspec.Struct, frozen=True, omit_defaults=True):
         "spawned",
         "refused",
         "reply",
+        "task",
     ]
     target: str
-    """Actor id (for arm and disarm: the actor itself)."""
+    """Actor id (for arm and disarm: the actor itself; for a task: the queue)."""
     channel: str = ""
     timer: int | None = None
     at: float | None = None
     body: msgspec.Raw = msgspec.Raw(b"null")
+    op: int | None = None
+    """Of a task: the operation of its call, which has what is sent."""
 
 
 class Child(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -271,6 +298,7 @@ class Index(msgspec.Struct, frozen=True, omit_defaults=True):
     itinerary: tuple[Move, ...] = ()
     operations: tuple[Operation, ...] = ()
     sealed: bool = False
+    queued: tuple[QueuedCall, ...] = ()
 
 
 class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):

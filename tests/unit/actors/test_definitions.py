@@ -146,7 +146,8 @@ s: Any = step(registry=R)
         (lambda: workflow(registry=R, on_defect="ignore")(lambda: None), 'on_defect=\'ignore\'; expected "hold" or "fail"'),  # type: ignore[call-overload]  # the mistake under test
         (lambda: workflow(registry=R, name="")(short.fn), "name='' is not a name"),
         (lambda: workflow(registry=R, raises=[3])(short.fn), "raises holds 3; raises=[...] lists exception classes"),  # type: ignore[list-item]  # the mistake under test
-        (lambda: step(registry=R, queue="gpu")(plain.fn), "queue='gpu'; steps run on the workflow's node in this version"),  # type: ignore[call-overload]  # the mistake under test
+        (lambda: step(registry=R, queue="a.b")(plain.fn), "queue='a.b' is no name of a queue; use 1 to 128"),
+        (lambda: step(registry=R, queue="gpu", values="pickle")(plain.fn), "workers unpickle nothing"),
     ],
 )  # fmt: skip
 def test_a_wrong_definition_is_refused_with_the_remedy(make: Callable[[], object], says: str) -> None:

@@ -48,6 +48,7 @@ EXAMPLES: list[BaseException] = [
     errors.DuplicateName("step", "charge", first="a:charge", second="b:charge"),
     errors.NoSuchWorkflow("onbord", ["onboard", "order"], where="deployment 7"),
     errors.NoSuchStep("x"),
+    errors.NoSuchQueue("gpus", ["gpu"], where="step resize"),
     NoSuchChannel("aproval", ["approval"]),
     NoSuchActor("o1", hint="start it first"),
     errors.NoSuchResource("db.Pool", ["http.Client"]),

@@ -18,7 +18,7 @@ Retry RetryLater Semaphore SojournError SpawnRefused Step StepCall StepFailed St
 WorkflowCall WorkflowCancelled WorkflowFailed WorkflowQuarantined WorkflowTerminated checkpoint create_task
 current gather lifespan publish_state race receive receive_message resource send sleep sleep_until spawn
 stage step tag timeout wait workflow
-DeadLettered Deadlock DefinitionError DuplicateName NoAnswer NoSuchResource NoSuchStep OnlyInWorkflow
+DeadLettered Deadlock DefinitionError DuplicateName NoAnswer NoSuchQueue NoSuchResource NoSuchStep OnlyInWorkflow
 Refused StepStuck UnknownIntention
 BrokerError ConnectFailed InvalidName OutcomeUnknown StreamNotFound
 DataTypeError DurationError PayloadError PayloadTooDeep PayloadTooLarge UnsupportedInterpreter

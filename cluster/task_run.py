@@ -1,0 +1,264 @@
+"""One task at a worker, from its delivery to its acknowledgement (PROTOCOL 7).
+
+    read the record -> run the step, in progress -> store the result, with the token -> acknowledge
+
+The record's public index says whether the operation is pending, and with which attempt: a task of another attempt, of a run
+that is over or of a step that has its result is acknowledged unrun. A worker holds no key and cannot verify what it reads; a wrong
+index could make it skip a step (whose next attempt comes with its time-out) or run one in vain (whose result nobody takes).
+
+While the step runs, every few seconds the broker is told that it does (else the task goes to another worker) and the record is
+read again: a step whose operation is over is told so, as a local one is (`current.step.cancelled`). An attempt that was overtaken
+by the next one goes on: its result counts.
+
+Dying is safe at every point: before the result is stored, the task comes again as the same attempt, and the step runs again; after
+it, the task comes again and finds its operation over. Only between the two, while the result waits for the actor's owner, a
+task may be run once more: the effect happens at least once, the result is recorded once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from sojourn.actors.current import CurrentActor
+from sojourn.actors.events import StepDone
+from sojourn.actors.outcomes import of_exception
+from sojourn.actors.task import Task, parse_task, result_publish
+from sojourn.broker.errors import BrokerClosed, BrokerError, Refused
+from sojourn.broker.nats_requests import MESSAGE_TOO_LARGE
+from sojourn.broker.subjects import Subjects, actor_id
+from sojourn.codecs.errors import RecordError
+from sojourn.codecs.record import QueuedCall
+from sojourn.codecs.seal import read_index
+
+if TYPE_CHECKING:
+    from sojourn.actors.execution import StepRunner
+    from sojourn.actors.registry import Registry
+    from sojourn.broker.frames import FrameStore
+    from sojourn.broker.seam import Broker, Delivery
+
+    from .services import Fault, Meter
+
+PROGRESS_SECONDS: Final = 10.0
+"""Between two signs of life of a running task, and two looks at its record; a third of the consumer's `ack_wait`."""
+AGAIN_SECONDS: Final = (0.2, 5.0)
+"""Pauses between attempts to reach the broker."""
+BACK_SECONDS: Final = (1.0, 30.0)
+"""Delays of a task that is left for other workers: doubled each time it comes, up to the second."""
+_LOG = logging.getLogger("sojourn.worker")
+
+
+class Wanted(Enum):
+    """What a record says of a task."""
+
+    YES = "yes"
+    OVERTAKEN = "overtaken"
+    """Pending, with a later attempt: no reason to begin, none to stop."""
+    NO = "no"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskServices:
+    """What tasks need of their worker."""
+
+    broker: Broker
+    subjects: Subjects
+    frames: FrameStore
+    registry: Registry
+    runner: StepRunner
+    meter: Meter
+    worker: str
+    """Its name, for people."""
+    now: Callable[[], float]
+    fault: Fault
+    progress_seconds: float = PROGRESS_SECONDS
+
+
+def wanted(task: Task, run: str, queued: Sequence[QueuedCall]) -> Wanted:
+    """Whether the actor with this run and these queued steps waits for the task."""
+    if run != task.run:
+        return Wanted.NO
+    for call in queued:
+        if call.op == task.op:
+            return Wanted.YES if call.attempt == task.attempt else Wanted.OVERTAKEN
+    return Wanted.NO
+
+
+class TaskRun:
+    """One delivery of one task. `run` does all of it and raises nothing but what cancels it."""
+
+    def __init__(self, services: TaskServices, queue: str, delivery: Delivery) -> None:
+        """`delivery` was fetched for this queue."""
+        self._services = services
+        self._queue = queue
+        self._delivery = delivery
+        self._cancelled = False
+        self._settled = False
+        self.task = parse_task(delivery.message.payload)
+
+    def __repr__(self) -> str:
+        return f"<TaskRun {self._queue} {self.task.key if self.task else 'malformed'}>"
+
+    async def run(self) -> None:
+        """Everything up to the acknowledgement. Cancelled, the task is handed back for another worker."""
+        try:
+            outcome = await self._run()
+        except asyncio.CancelledError:
+            self._count("left")
+            await self._back(0.0)
+            raise
+        except BrokerClosed:
+            outcome = "left"
+        self._count(outcome)
+
+    def _count(self, outcome: str) -> None:
+        self._services.meter.count("step_queue_finished", queue=self._queue, outcome=outcome)
+
+    async def _run(self) -> str:
+        task = self.task
+        if task is None:
+            return await self._leave_to_others("is none that this version of Sojourn knows")
+        if task.step not in self._services.registry.steps:
+            return await self._leave_to_others(f"is for step {task.step!r}, which this app does not have")
+        ticking = asyncio.create_task(self._keep_alive(task), name=f"progress of {task.key}")
+        try:
+            found = await self._look(task)
+            if found is None:
+                return await self._leave_to_others("belongs to a record that cannot be read here")
+            if found is not Wanted.YES:
+                await self._ack()
+                return "unrun"
+            if self._services.runner.is_running(task.key):
+                return await self._leave_to_others("is for a step of which another attempt runs here")
+            self._services.fault("worker_before_run", task.actor)
+            done = await self._execute(task)
+            self._services.fault("worker_before_publish", task.actor)
+            if not self._cancelled:
+                done = await self._store(task, done)
+            self._services.fault("worker_after_publish", task.actor)
+            await self._ack()
+            return "cancelled" if self._cancelled else _word(done)
+        finally:
+            ticking.cancel()
+
+    async def _execute(self, task: Task) -> StepDone:
+        services = self._services
+        actor = CurrentActor(task.actor, task.run, task.workflow, task.deployment, services.now())
+        try:
+            return await services.runner.run(task.call(), actor)
+        except Exception as defect:
+            _LOG.exception("%s: a defect in running its step", task.key)
+            return StepDone(task.op, task.attempt, of_exception(defect))
+
+    async def _store(self, task: Task, done: StepDone) -> StepDone:
+        """Publish the result until it is stored; one that the broker does not take is a failure. What was stored."""
+        services = self._services
+        pause = AGAIN_SECONDS[0]
+        while True:
+            try:
+                message = result_publish(task, done, subjects=services.subjects, worker=services.worker)
+                await services.broker.publish(message)
+                return done
+            except BrokerClosed:
+                raise
+            except BrokerError as error:
+                if isinstance(error, Refused) and error.code == MESSAGE_TOO_LARGE:
+                    done = StepDone(done.op, done.attempt, of_exception(error), done.seconds, retryable=False)
+                    continue
+                _LOG.warning("the result of %s is not stored yet: %s", task.key, error)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, AGAIN_SECONDS[1])
+
+    async def _ack(self) -> None:
+        """Acknowledge the task. If it cannot be told, it comes again and is found to be over."""
+        self._settled = True
+        for pause in (0.2, 1.0, 0.0):
+            try:
+                await self._services.broker.ack(self._delivery)
+                return
+            except BrokerClosed:
+                return
+            except BrokerError as error:
+                _LOG.info("%r: its acknowledgement has no answer: %s", self, error)
+                await asyncio.sleep(pause)
+
+    async def _leave_to_others(self, why: str) -> str:
+        """Give the task back, for workers of another version; again and again until its attempt times out."""
+        first, most = BACK_SECONDS
+        delay = min(most, first * 2 ** min(self._delivery.deliveries - 1, 10))
+        _LOG.warning(
+            "a task in queue %s %s; it is left to other workers and comes again in %g s (delivery %d)",
+            self._queue,
+            why,
+            delay,
+            self._delivery.deliveries,
+        )
+        await self._back(delay)
+        return "left to others"
+
+    async def _back(self, delay: float) -> None:
+        if self._settled:
+            return
+        self._settled = True
+        try:
+            await self._services.broker.hand_back(self._delivery, delay)
+        except BrokerError as error:
+            _LOG.info("%r could not be handed back and comes again by itself: %s", self, error)
+
+    # while it runs
+
+    async def _keep_alive(self, task: Task) -> None:
+        """Signs of life for the broker, and looks at the record for the step."""
+        services = self._services
+        while True:
+            await asyncio.sleep(services.progress_seconds)
+            try:
+                if not await services.broker.in_progress(self._delivery):
+                    _LOG.warning("%s: its queue was made anew; the task may run elsewhere too", task.key)
+            except BrokerClosed:
+                return
+            except BrokerError as error:
+                _LOG.info("%s: the broker was not told that it runs: %s", task.key, error)
+                continue
+            if not self._cancelled and await self._look_once(task) is Wanted.NO:
+                self._cancelled = True
+                services.runner.cancel(task.key)
+
+    async def _look(self, task: Task) -> Wanted | None:
+        """What the record says, asked until it is known; None: it cannot be read here."""
+        pause = AGAIN_SECONDS[0]
+        while True:
+            try:
+                return await self._read(task)
+            except RecordError as error:
+                _LOG.warning("the record of %s cannot be read here: %s", task.actor, error)
+                return None
+            except BrokerClosed:
+                raise
+            except BrokerError as error:
+                _LOG.info("the record of %s was not read: %s", task.actor, error)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, AGAIN_SECONDS[1])
+
+    async def _look_once(self, task: Task) -> Wanted:
+        try:
+            return await self._read(task)
+        except (RecordError, BrokerError):
+            return Wanted.YES
+
+    async def _read(self, task: Task) -> Wanted:
+        """Raises `RecordError`, `BrokerError`."""
+        stored = await self._services.frames.read(actor_id(task.actor))
+        if stored is None or not stored.data:
+            return Wanted.NO
+        index = read_index(stored.data)
+        return wanted(task, index.run, index.queued)
+
+
+def _word(done: StepDone) -> str:
+    """An outcome as the metrics have it."""
+    return {"value": "ok", "error": "failed"}.get(done.outcome.kind, done.outcome.kind)
