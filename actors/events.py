@@ -5,16 +5,17 @@ event* is
 something that the owner itself knows: a step it ran has ended, a commit or flush it did allows a branch to go on. A
 *verdict* says what to do
 with an event before any commit; a *turn* is the record after an event, with the effects that are allowed once it is
-committed.
+committed. They are made several times for each step: msgspec makes one in a fifth of the time that a frozen dataclass takes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 from sojourn.codecs.record import Origin, Outcome, PendingCall, Record
 
 if TYPE_CHECKING:
@@ -48,8 +49,7 @@ class Sender:
     transition: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(msgspec.Struct, frozen=True):
     """One stored message for an actor.
 
     `body` is the decoded JSON object of an internal message; for mail it is None and `payload` holds the bytes,
@@ -64,15 +64,14 @@ class Event:
     time: float
     channel: str = ""
     payload: bytes = b""
-    body: Mapping[str, Any] = field(default_factory=dict)
+    body: Mapping[str, Any] = {}
     sender: Sender | None = None
     reply: str = ""
     """Inbox subject for a best-effort answer; already checked against the allowed prefix."""
     held: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StepDone:
+class StepDone(msgspec.Struct, frozen=True):
     """A local step that this owner ran has ended (one attempt)."""
 
     op: int
@@ -91,8 +90,7 @@ class StepDone:
         return self.retryable and self.outcome.kind in ("error", "timeout")
 
 
-@dataclass(frozen=True, slots=True)
-class GoesOn:
+class GoesOn(msgspec.Struct, frozen=True):
     """The commit (spawn, checkpoint) or flush (send) that operation `op` waited for is done; or a recorded result
     can be given to its branch."""
 
@@ -119,8 +117,7 @@ class Verdict(Enum):
     """It can never be consumed: dead letter with the reason (only after a leader read agrees), then acknowledge."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """A verdict with its reason (for DEAD and NO_EFFECT) and an answer to be sent along with it (with WAIT: once, now: the
     event is stored, and whoever asked cannot tell a wait from an actor that nobody owns)."""
 
@@ -134,8 +131,7 @@ class Decision:
     is gone)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True):
     """What the owner knows at a turn."""
 
     epoch: int
@@ -154,23 +150,20 @@ class Facts:
     """For a start of an id that had a run before: the last messages of the streams that carry mail."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunStep:
+class RunStep(msgspec.Struct, frozen=True):
     """Run one attempt of a local step, after `delay` seconds (backoff up to 5 s stays in the process)."""
 
     call: PendingCall
     delay: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class CancelStep:
+class CancelStep(msgspec.Struct, frozen=True):
     """Tell a running local step that nobody waits for it any more."""
 
     op: int
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """A best-effort answer to an inbox (JSON object)."""
 
     inbox: str
@@ -189,8 +182,7 @@ class Message:
 Effect = RunStep | CancelStep | Reply
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(msgspec.Struct, frozen=True):
     """The outcome of a turn: the next record, the live branches that belong to it, and what may be done once it is
     committed.
 

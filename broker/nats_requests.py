@@ -232,7 +232,7 @@ class Requests:
     def _flush(self) -> None:
         self._flushing = False
         client = self._client
-        if client._pending and client.is_connected:
+        if client._pending and client._transport is not None and client.is_connected:
             pending, client._pending, client._pending_data_size = client._pending, [], 0
             with contextlib.suppress(OSError, RuntimeError):  # it is cut, and everyone is about to be told
                 client._transport.write(b"".join(pending))
@@ -243,7 +243,8 @@ class Requests:
         if waiting.error is not None:
             raise waiting.error
         loop = self._loop
-        future = waiting.future = loop.create_future()
+        future: asyncio.Future[Msg] = loop.create_future()
+        waiting.future = future
         waiting.deadline = loop.time() + waiting.timeout
         if self._watch is None or waiting.deadline < self._watch_at:
             self._watch_until(waiting.deadline)

@@ -16,15 +16,16 @@ Three outcomes of a write are told apart, because the rules treat them different
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 Headers = Mapping[str, str]
 """Message headers. A key occurs once; values are ASCII (callers percent-encode)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Publish:
+class Publish(msgspec.Struct, frozen=True):
     """One message to be stored.
 
     `expect_last` is the last sequence this subject must have (0: none), or, with `expect_filter`, the last
@@ -36,7 +37,7 @@ class Publish:
 
     subject: str
     payload: bytes = b""
-    headers: Headers = field(default_factory=dict)
+    headers: Headers = {}
     expect_last: int | None = None
     expect_filter: str | None = None
     ttl: int | None = None
@@ -47,8 +48,7 @@ class Publish:
     cancel_schedule: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(msgspec.Struct, frozen=True):
     """What the broker answered to a stored message (for a batch: its last one)."""
 
     stream: str
@@ -56,8 +56,7 @@ class Ack:
     duplicate: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(msgspec.Struct, frozen=True):
     """A message as the stream holds it. `time` is the broker's time stamp, Unix seconds."""
 
     stream: str
@@ -68,8 +67,7 @@ class Stored:
     time: float
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(msgspec.Struct, frozen=True):
     """A stored message handed to a consumer, waiting for its acknowledgement under `token`."""
 
     message: Stored

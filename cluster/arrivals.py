@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 from sojourn.actors.events import Event
 from sojourn.actors.wire import Malformed, parse_event
 from sojourn.broker.held import HeldEvent
@@ -44,7 +45,7 @@ def held_arrival(held: HeldEvent, services: PartitionServices) -> tuple[Event, A
     found = _event(stored, parsed, held.origin, services)
     if isinstance(found, Unparsable):
         return found
-    return replace(found[0], held=True), parsed, stored
+    return msgspec.structs.replace(found[0], held=True), parsed, stored
 
 
 def _event(

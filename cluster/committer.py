@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -101,7 +100,7 @@ class Committer:
             return turn
         serving.services.meter.count("lane_returns", lane=serving.lane)
         index = msgspec.structs.replace(record.index, lane="")
-        return replace(turn, record=msgspec.structs.replace(record, index=index))
+        return msgspec.structs.replace(turn, record=msgspec.structs.replace(record, index=index))
 
     def _let_go(self, hot: Hot) -> None:
         """This commit handed the actor over: nothing of it stays hot here, and what it owes is flushed there."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 from sojourn.actors.branches import Branches
 from sojourn.actors.engine import EventRefused
 from sojourn.actors.events import Decision, Event, LocalEvent, RunStep, StepDone, Turn, Verdict
@@ -182,7 +182,7 @@ class Turner:
             if not any(c.op == event.op and c.attempt == event.attempt for c in record.envelope.calls):
                 return True
             if self._serving.slow.follows(record, event.op):
-                event = replace(event, record_first=True)
+                event = msgspec.structs.replace(event, record_first=True)
         if self._serving.services.engine.needs_frame(record, event) or _starts(record, event):
             if await self._suspected(hot):
                 record = hot.record

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 
+import msgspec
 import pytest
 from sojourn.broker.errors import FencedOff, MoveUnsettled, OutcomeUnknown
 from sojourn.broker.held import MAX_MOVE, HeldStore, Move, Moved, MoveRefused
@@ -253,7 +254,7 @@ async def test_a_sender_cannot_smuggle_headers_that_act_into_held(
     await held.fence(p, 1)
     await held.move(p, await mails(b"kept"))
     (move,) = await mails(b"bad")
-    forged = dataclasses.replace(
+    forged = msgspec.structs.replace(
         move.stored, headers={"Nats-Rollup": "all", "nats-ttl": "1", "Nats-Msg-Id": "x", "Sj-X": "1"}
     )
 
