@@ -69,6 +69,7 @@ def new_record(
         seen=old.seen if old is not None else {},
         parent=Parent(sender.actor, sender.run, sender.op) if sender else None,
         request=str(body.get("request") or ""),
+        ends=facts.ends if old is not None else (),
         args=msgspec.Raw(args),
         now=old.now if old is not None else 0.0,
     )

@@ -106,6 +106,9 @@ def _mail(
         return _WAIT
     if record.index.status.ended:
         return Decision(Verdict.DEAD, f"the actor has ended ({record.index.status})")
+    if any(event.origin.is_up_to(end) for end in record.envelope.ends):
+        # A letter for it may be written already, by an owner that died before it acknowledged the mail.
+        return Decision(Verdict.DEAD, "sent to an earlier run")
     # Another version of the workflow may have other channels: only the one it last ran knows.
     known_here = not deployment or record.index.deployment == deployment
     workflow = registry.workflows.get(record.index.workflow) if known_here else None

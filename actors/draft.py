@@ -231,6 +231,7 @@ class Draft:
             children=self.children,
             parent=base.envelope.parent,
             request=base.envelope.request,
+            ends=base.envelope.ends,
             args=self.args,
             state=self.state,
             outcome=self.outcome,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from sojourn.actors.current import CurrentActor
 from sojourn.actors.events import CancelStep, Facts, Reply, RunStep, Turn
-from sojourn.codecs.record import Record
+from sojourn.codecs.record import Origin, Record
 
 from .commits import commit
 from .hot_cache import Hot
@@ -136,8 +136,8 @@ class Committer:
             services, self._serving.group, actor, run.call, self._step_ended, delay=run.delay
         )
 
-    def facts(self, hot: Hot) -> Facts:
-        """What the engine needs to know about the one who will commit."""
+    def facts(self, hot: Hot, ends: tuple[Origin, ...] = ()) -> Facts:
+        """What the engine needs to know about the one who will commit. `ends`: see `Facts`."""
         serving, services, record = self._serving, self._serving.services, hot.record
         assert record is not None or not serving.lane, "only a record is on a lane"
         return Facts(
@@ -148,4 +148,5 @@ class Committer:
             flushed=frozenset(hot.flushed),
             gone=self.pruning.gone(record) if record is not None else frozenset(),
             lane_epoch=serving.epoch if serving.lane else 0,
+            ends=ends,
         )

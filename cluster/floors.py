@@ -18,6 +18,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
+from sojourn.broker.absence import read_next_surely, read_surely
 from sojourn.broker.errors import BrokerError
 from sojourn.broker.seam import Broker
 from sojourn.codecs.record import Origin
@@ -103,11 +104,18 @@ class Floors:
             return False
         if origin.created != self._created[origin.stream]:
             return False
-        if await self._broker.read(self.stream(origin.stream), origin.seq) is not None:
+        if await read_surely(self._broker, self.stream(origin.stream), origin.seq) is not None:
             return True
         if len(self._exact) < MAX_EXACT:
             self._exact.add(origin)
         return False
+
+    async def ends(self) -> tuple[Origin, ...]:
+        """The last messages of the two streams that carry mail, whoever they are for. Raises as `stream_info`."""
+        mail, ctl = await asyncio.gather(
+            *(self._broker.stream_info(self.stream(name)) for name in ("mail", "ctl"))
+        )
+        return (Origin("mail", mail.created, mail.last_seq), Origin("ctl", ctl.created, ctl.last_seq))
 
     async def storage_went_back(self, origins: Iterable[Origin]) -> str:
         """Why a stream cannot be the one that these origins were consumed from; empty when it can (I8). Raises as `stream_info`."""
@@ -136,8 +144,12 @@ class Floors:
             stream, subject_filter = self._streams[name]
             # Sampled before the read: an empty answer then speaks for everything up to here.
             seen = self._seen[name]
+            at = max(1, self._floors[name])
             try:
-                first = await self._broker.read_next(stream, subject_filter, max(1, self._floors[name]))
+                if seen < at:  # nothing is above it that could be gone
+                    first = await self._broker.read_next(stream, subject_filter, at)
+                else:
+                    first = await read_next_surely(self._broker, stream, subject_filter, at, seen=seen)
             except BrokerError:
                 self._touched.add(name)
                 continue

@@ -10,7 +10,7 @@ from sojourn.actors.branches import Branches
 from sojourn.actors.engine import EventRefused
 from sojourn.actors.events import Decision, Event, LocalEvent, RunStep, StepDone, Turn, Verdict
 from sojourn.codecs.errors import PinNotSatisfied
-from sojourn.codecs.record import Record
+from sojourn.codecs.record import Origin, Record
 
 from .committer import Committer
 from .hot_cache import Hot
@@ -143,15 +143,19 @@ class Turner:
                 return None
             if hot.record is not None and needs_frame and not await self._restore(hot):
                 return None
+        ends: tuple[Origin, ...] = ()
+        if event.kind == "start" and hot.record is not None and hot.record.index.status.ended:
+            # Read before the run begins: what the earlier one did not consume is never the new one's (PROTOCOL 6).
+            ends = await self._serving.floors.ends()
         try:
-            turn = self._admission(hot, event) or await self._turn(hot, event)
+            turn = self._admission(hot, event, ends) or await self._turn(hot, event, ends)
         except EventRefused as refused:
             return Decision(Verdict.DEAD, refused.reason, refused.reply, answers=refused.answers)
         await self._committer.commit(hot, turn)
         self._measure(event, item)
         return None
 
-    def _admission(self, hot: Hot, event: Event) -> Turn | None:
+    def _admission(self, hot: Hot, event: Event, ends: tuple[Origin, ...]) -> Turn | None:
         """A start that is stored before its code runs: the actor begins on another deployment, and goes on its lane; or the
         attempt needs a record to be counted in after a takeover (I7).
         """
@@ -160,11 +164,12 @@ class Turner:
             return None
         label = services.pins.for_start(event)
         if label != services.deployment:
-            now = services.clock.now()
-            return services.engine.admit(hot.record, event, now, self._committer.facts(hot), deployment=label)
+            now, facts = services.clock.now(), self._committer.facts(hot, ends)
+            return services.engine.admit(hot.record, event, now, facts, deployment=label)
         if not serving.counted or event.body.get("delay"):
             return None
-        turn = services.engine.admit(hot.record, event, services.clock.now(), self._committer.facts(hot))
+        facts = self._committer.facts(hot, ends)
+        turn = services.engine.admit(hot.record, event, services.clock.now(), facts)
         serving.counted -= 1
         self._known.suspect = True
         return turn
@@ -279,7 +284,7 @@ class Turner:
         hot.discard()
         await self._committer.commit(hot, turn)
 
-    async def _turn(self, hot: Hot, event: Event | LocalEvent) -> Turn:
+    async def _turn(self, hot: Hot, event: Event | LocalEvent, ends: tuple[Origin, ...] = ()) -> Turn:
         services = self._serving.services
         pause = self._pace.pause(services.monotonic())
         if pause > 0:
@@ -292,7 +297,7 @@ class Turner:
         began = services.monotonic()
         try:
             turn = services.engine.turn(
-                hot.record, live, event, services.clock.now(), self._committer.facts(hot)
+                hot.record, live, event, services.clock.now(), self._committer.facts(hot, ends)
             )
             if turn.ran and not isinstance(event, Event) and hot.record is not None:
                 self._serving.slow.took(hot.record, event.op, services.monotonic() - began)

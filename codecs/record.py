@@ -46,6 +46,10 @@ class Origin(msgspec.Struct, frozen=True, array_like=True, order=True):
     """Creation time of the stream, Unix nanoseconds: a stream made anew starts its sequences again."""
     seq: int
 
+    def is_up_to(self, end: Origin) -> bool:
+        """Whether it was stored in the same stream, no later than `end`."""
+        return self.stream == end.stream and self.created == end.created and self.seq <= end.seq
+
 
 class SourceLine(msgspec.Struct, frozen=True, array_like=True):
     """One place in the user's code."""
@@ -323,6 +327,8 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
     parent: Parent | None = None
     request: str = ""
     """Request id of the start that made this run."""
+    ends: tuple[Origin, ...] = ()
+    """Of a run that began after another one: the last messages stored when it did. Mail up to there was sent to the other."""
     args: msgspec.Raw = msgspec.Raw(b"null")
     """Arguments, JSON [args, kwargs]; kept only until the code first runs."""
     state: msgspec.Raw = msgspec.Raw(b"null")

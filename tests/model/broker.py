@@ -105,11 +105,8 @@ def _hdel(S: State, cfg: Config, seq: int) -> tuple[State, bool]:
     return S._replace(held=tuple(h for h in S.held if h[0] != seq)), True
 
 
-def _dead(S: State, cfg: Config, m: Msg, run: int) -> tuple[State, bool]:
-    # `run` is a ghost: of which run it was decided.
-    if any(old == m for old, _ in S.dead):
-        return S, True  # one subject per origin, expected last sequence 0: once
-    return S._replace(dead=S.dead | {(m, run)}), True
+def _dead(S: State, cfg: Config, m: Msg) -> tuple[State, bool]:
+    return S._replace(dead=S.dead | {m}), True  # one subject per origin, expected last sequence 0: once
 
 
 def _again(S: State, cfg: Config, m: Msg, epoch: int) -> tuple[State, bool]:

@@ -19,7 +19,9 @@ MARKED = ("mail", "start", "cancel", "terminate")
 
 
 class Facts(NamedTuple):
-    """What the owner knows: its epoch, number (+ 1), entries known flushed, origins gone for good, whether it is a lane node."""
+    """What the owner knows: its epoch, number (+ 1), entries known flushed, origins gone for good, whether it is a lane node, and where
+    the streams end.
+    """
 
     epoch: int
     runner: int
@@ -28,6 +30,7 @@ class Facts(NamedTuple):
     sent: frozenset
     lease_free: bool
     role: int
+    ends: tuple
 
 
 def consumed(cfg: Config, rec: Rec, m: Msg) -> bool:
@@ -62,6 +65,8 @@ def decide(cfg: Config, a: int, rec: Rec, m: Msg) -> int:
     if kind == "mail":
         if st in "TS":
             return DEAD
+        if rec.ends and m.origin[1] < rec.ends[m.origin[0]]:
+            return DEAD  # sent to an earlier run
         return CONSUME if waits_for(cfg, a, rec, m) else WAIT
     if st == "N":
         return _unknown(cfg, a, m)
@@ -152,6 +157,7 @@ class _Turn:
                 "runner",
                 "parent",
                 "lane",
+                "ends",
             )
         }
         self.kids = {child.actor: child for child in rec.kids}
@@ -341,7 +347,7 @@ def turn(cfg: Config, a: int, rec: Rec, m: Msg | None, facts: Facts) -> Rec:
         return t.finish()
     t.consume(m)
     if m.kind == "mail":
-        t.log = (*t.log, (m.src, m.ch, m.op, rec.run))
+        t.log = (*t.log, (m.src, m.ch, m.op))
         new["pc"] += 1
         t.disarm()
         t.advance()
@@ -399,6 +405,7 @@ def _start(cfg: Config, a: int, rec: Rec, m: Msg, facts: Facts, t: _Turn) -> Rec
     t.consume(m)
     t.kids, t.carries = {}, False  # a new record: what the old run owed is flushed, or lost
     t.new.update(run=rec.run + 1, pc=0, call=0, attempt=0, timer=0, grace=0, canc=0, runner=0)
+    t.new["ends"] = facts.ends if rec.st == "S" and cfg.rules["restart_ends"] else ()
     t.new["parent"] = None if m.src == OUTSIDE else (m.src, m.run, m.op)
     if lacks(cfg, a, 0, facts.role):
         t.new["st"], t.new["lane"] = "R", 1  # admitted, and goes on its lane at once

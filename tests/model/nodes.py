@@ -312,7 +312,9 @@ class _ActorActions:
             and not any(m.origin == rec.lease for m in self.mem)
             and rec.lease not in index
         )
-        return Facts(N.epoch, self.i + 1, N.flushed[a], gone & rec.cset, N.sent, lease_free, self.role)
+        return Facts(
+            N.epoch, self.i + 1, N.flushed[a], gone & rec.cset, N.sent, lease_free, self.role, self.S.nseq
+        )
 
     # commits
 
@@ -461,7 +463,7 @@ class _ActorActions:
                 else:
                     yield (
                         f"dead letter {origin}",
-                        ("dead", m, rec.run),
+                        ("dead", m),
                         self._answered(m, also=verdict == DEAD_REFUSED),
                     )
             if not why and cfg.rules["ack_early"]:

@@ -1,10 +1,10 @@
 # ruff: noqa: N803 - S and T are states, N a node, as is usual for transition systems
 """What must hold: in every state (`check_state`), and where nothing can happen any more (`check_end`). "" or what is broken.
 
-P1 mail is consumed once or dead-lettered, never both (after a fault a later run may: see README), never neither; P2 an outbox
-entry has effect once, a call runs at most once more than nodes died; P3 no put of an epoch is accepted over a higher one; P4
-everything ends: every actor sealed, streams, HELD, schedules and tasks empty; P5 order per sender and channel; P6 pending local work
-or an unpublished outbox entry implies that the lease is still stored.
+P1 mail is consumed once or dead-lettered, never both, never neither; P2 an outbox entry has effect once, a call runs at most once
+more than nodes died; P3 no put of an epoch is accepted over a higher one; P4 everything ends: every actor sealed, streams, HELD,
+schedules and tasks empty; P5 order per sender and channel; P6 pending local work or an unpublished outbox entry implies that the lease
+is still stored.
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ def check_state(S: State, cfg: Config) -> str:
         if times > allowed:
             return f"P2 operation {call} of actor {a} ran {times} times with {deaths} deaths"
     for a, rec in enumerate(S.recs):
-        consumed = {entry[:3]: entry[3] for entry in rec.log}
+        consumed = set(rec.log)
         if len(consumed) != len(rec.log):
             return f"P1/P2 actor {a} consumed a mail twice: {rec.log}"
         last: dict[tuple, int] = {}
-        for src, ch, op, _ in rec.log:
+        for src, ch, op in rec.log:
             if last.get((src, ch), -1) > op:
                 return f"P5 actor {a} consumed out of order: {rec.log}"
             last[(src, ch)] = op
-        for m, run in S.dead:
-            later = consumed.get((m.src, m.ch, m.op)) if m.actor == a and m.kind == "mail" else None
-            if later is not None and (later == run or left == given):
+        for m in S.dead:
+            if m.actor == a and m.kind == "mail" and (m.src, m.ch, m.op) in consumed:
                 return f"P1 actor {a}: {m.ch} {m.origin} is consumed and dead-lettered"
         owes = rec.st in UNCLEAN or any((a, e.op) not in S.published for e in rec.outbox)
         if owes and (rec.lease is None or not any(copies(S, rec.lease))):
@@ -63,8 +62,8 @@ def check_end(S: State, cfg: Config) -> str:
     if any(rec.st == "T" for rec in S.recs):
         return "P4 an ended actor is never sealed"
     for number, (kind, a, ch) in enumerate(cfg.scenario.clients):
-        if kind != "mail" or any(entry[:3] == (OUTSIDE, ch, number) for entry in S.recs[a].log):
+        if kind != "mail" or (OUTSIDE, ch, number) in S.recs[a].log:
             continue
-        if not any((m.src, m.op) == (OUTSIDE, number) for m, _ in S.dead):
+        if not any((m.src, m.op) == (OUTSIDE, number) for m in S.dead):
             return f"P1 mail {number} neither consumed nor dead-lettered"
     return ""

@@ -54,6 +54,7 @@ RULES: dict[str, Any] = {
     "seal_before_ack": True,  # the lease of an actor without a parent is acknowledged after its seal
     "cancel_unknown": True,  # a parent's cancel that finds no record leaves a cancelled one
     "restart_waits_for_seal": True,  # a new run begins on a sealed record only
+    "restart_ends": True,  # mail that was stored before a run began that is not the first is not that run's
     # 8: lanes
     "lane_source_check": True,  # the owner moves an event to HELD only if its source is still stored
     "lane_prune": "sources first",  # copies are looked at after the sources; "copies first"

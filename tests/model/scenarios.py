@@ -227,6 +227,9 @@ VARIANTS = (
     Variant("new runner not named", {"runner": "none"}, "locals", Budget(crash=1, move=1), eager=True),
     Variant("restart without a lease", {"restart_lease": False}, "restartchild", Budget(crash=1), quick=True),
     Variant("restart before the seal", {"restart_waits_for_seal": False}, "restartend", Budget()),
+    Variant(
+        "restart takes what was sent to the run before", {"restart_ends": False}, "restart", Budget(crash=1)
+    ),
     Variant("orphans are not told to seal", {"orphan_seal": False}, "restartend", Budget(), walks=1_000),
     Variant(
         "a cancel overtakes its start, and finds no record",

@@ -80,6 +80,7 @@ class Rec(NamedTuple):
     runner: int = 0
     parent: tuple | None = None
     lane: int = 0
+    ends: tuple = ()
 
 
 class Node(NamedTuple):

@@ -160,3 +160,22 @@ async def test_what_a_later_owner_moved_is_not_forgotten_by_a_former_one(
     assert completed(await second.until_ended("m3")) == [1, 2]
     await second.until_quiet()
     assert await second.messages("held") == 0
+
+
+async def test_mail_with_a_dead_letter_is_not_consumed_by_a_later_run(owners: MakeOwner) -> None:
+    """Its owner wrote the letter and died before it acknowledged the mail; then the id was started again."""
+    crash = Crash("dead_stored", about="m7")
+    first = await owners(fault=crash)
+    await first.start("m7", "short", 1)
+    await first.until_ended("m7")
+    await first.until_quiet()
+    await first.signal("m7", "note", 1)
+    await crash.happened.wait()
+    await first.start("m7", "waiter", if_exists="restart")
+    second = await owners(taken_over=True)
+    await second.until_waiting("m7", "receive")
+    await second.until_messages("mail", 0)
+    await second.signal("m7", "note", 2)
+    assert completed(await second.until_ended("m7")) == 2
+    await second.until_quiet()
+    assert len(await second.dead_reasons()) == 1
