@@ -58,7 +58,7 @@ class NothingToDo(SojournError):
     """A worker was to serve a queue that no step of its app names."""
 
     def __init__(self, app: str, queue: str, known: tuple[str, ...]) -> None:
-        """`known`: the queues that its steps name."""
+        """`known`: the queues that its steps name. `queue`: empty for any."""
         super().__init__(app, queue, known)
         self.app = app
         self.queue = queue
@@ -66,10 +66,11 @@ class NothingToDo(SojournError):
 
     def __str__(self) -> str:
         """What is there instead."""
-        there = f"its steps name {', '.join(self.known)}" if self.known else "none of its steps names a queue"
+        there = f"its steps name {', '.join(self.known)}" if self.known else "none of its steps names one"
+        wanted = f"has no step for queue {self.queue!r}" if self.queue else "has no step for a worker"
         return (
-            f"app {self.app!r} has no step for queue {self.queue!r}: {there}; "
-            f'write @step(queue="{self.queue}"), or serve another --queue'
+            f"app {self.app!r} {wanted}: {there}; "
+            f'write @step(queue="{self.queue or "NAME"}"), or serve another --queue'
         )
 
 
@@ -306,7 +307,7 @@ async def _any(waiting: Coroutine[Any, Any, object], *places: asyncio.Task[None]
 
 def _served(options: WorkerOptions, registry: Registry) -> tuple[Token, ...]:
     if not options.queues:
-        raise ValueError("queues: expected at least one, received none")
+        raise NothingToDo(options.app, "", tuple(sorted(registry.queues)))
     for queue in options.queues:
         if queue not in registry.queues:
             raise NothingToDo(options.app, queue, tuple(sorted(registry.queues)))

@@ -12,6 +12,7 @@ COMMANDS: Final[dict[str, str]] = {
     "demo": "demo:demo",
     "dev": "dev:dev",
     "node": "node:node",
+    "worker": "worker:worker",
     "start": "actors:start",
     "signal": "actors:signal",
     "result": "actors:result",
@@ -73,7 +74,7 @@ class _LazyCommands(click.Group):
 def cli() -> None:
     """Durable workflows that store the suspended coroutine, on NATS.
 
-    Try `sojourn demo`, or `sojourn dev app.py` for your own code. Every command but `node` takes --json.
+    Try `sojourn demo`, or `sojourn dev app.py` for your own code. Every command but `node` and `worker` takes --json.
 
     Exit codes: 0 done; 1 the answer is a failure; 2 wrong usage; 3 no broker or no owner answers;
     4 no such actor, workflow or letter; 5 not in the time given; 6 refused.
