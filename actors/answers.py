@@ -79,6 +79,8 @@ class Details(msgspec.Struct, frozen=True, omit_defaults=True):
     """Effects committed and not yet known to be flushed."""
     children: tuple[str, ...] = ()
     """Children that have not ended (the first hundred)."""
+    error: str = ""
+    """What ended it, if that was an error, a rejection or a cancellation: class and message."""
     traceback: str = ""
     """Of the defect that holds it, or of the error that ended it."""
     sentence: str = ""

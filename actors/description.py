@@ -45,7 +45,7 @@ class Description:
         yield "held because", index.hold_reason
         yield "missing", [words for words in details.missing if words != index.hold_reason]
         yield "could run on", list(details.elsewhere)
-        yield "steps running", [running_words(running) for running in details.running]
+        yield "steps", [running_words(running) for running in details.running]
         yield "unread mail", [f"{unread.channel}: {unread.messages}" for unread in details.unread]
         yield "children", index.children or ""
         yield "parent", index.parent
@@ -80,7 +80,8 @@ def explain(index: Index, details: Details | None) -> str:
     """One sentence: why the actor is not running."""
     who = f"{index.actor} ({index.workflow})"
     if index.status.ended:
-        return f"{who} {_ENDED[index.status]} at {moment(index.updated)}."
+        why = f": {details.error}" if details is not None and details.error else ""
+        return f"{who} {_ENDED[index.status]} at {moment(index.updated)}{why}."
     said = _held(index, details) or _doing(index, details or Details())
     if details is None:
         return f"{who} {said}. No node answers for it now; it goes on when one does."

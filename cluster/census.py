@@ -9,7 +9,7 @@ needs it: its nodes may go, and what it ran is run by others.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -96,14 +96,20 @@ class Census:
         return sum(one.without_node for one in self.deployments.values())
 
 
-async def take_census(broker: Broker, subjects: Subjects) -> Census:
-    """Look at every record once. From any replica, so a moment old. Raises `BrokerError`."""
+async def take_census(
+    broker: Broker, subjects: Subjects, seen: Callable[[int], None] = lambda number: None
+) -> Census:
+    """Look at every record once. From any replica, so a moment old. `seen` is told of each. Raises `BrokerError`."""
     keys = ClusterKeys(broker, subjects)
     policy, _ = await read_policy(keys)
     known = await deployments.read_all(keys)
     view = await Directory(broker, subjects).poll(subjects.partitions)
     nodes = Counter(m.deployment for m in view.members.values() if m.state != "draining")
-    return count(policy, known, nodes, [index async for index in list_indexes(broker, subjects)])
+    indexes = []
+    async for index in list_indexes(broker, subjects):
+        seen(1)
+        indexes.append(index)
+    return count(policy, known, nodes, indexes)
 
 
 def count(

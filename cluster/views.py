@@ -7,7 +7,7 @@ facts only, so they work with no code and no key; `details` is made by an actor'
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 MAX_CHILDREN = 100
 MAX_VARIABLES = 50
+MAX_ERROR = 2_000
+"""Characters of the error that ended an actor."""
 MAX_CHANNELS = 100
 """Channels with unread mail that an answer names, the fullest: whoever may send can make any number of them."""
 
@@ -65,6 +67,9 @@ def details(
         variables=dict(sorted(sizes.items(), key=lambda pair: -pair[1])[:MAX_VARIABLES]),
         outbox=len(envelope.outbox),
         children=tuple(children[:MAX_CHILDREN]),
+        error=(f"{error.type}: {error.message}" if error.message else error.type)[:MAX_ERROR]
+        if error is not None
+        else "",
         traceback=envelope.hold.traceback
         if envelope.hold is not None
         else (error.traceback if error else ""),
@@ -168,8 +173,10 @@ class CheckReport:
     findings: tuple[Finding, ...] = field(default=())
 
 
-async def check(broker: Broker, subjects: Subjects, keyring: Keyring) -> CheckReport:
-    """Verify I11 over all records: each that has not ended has something that will bring its owner to it.
+async def check(
+    broker: Broker, subjects: Subjects, keyring: Keyring, seen: Callable[[int], None] = lambda number: None
+) -> CheckReport:
+    """Verify I11 over all records: each that has not ended has something that will bring its owner to it. `seen` is told of each.
 
     A moving system is read while it moves, so a finding is looked at twice, from the leader, before it counts.
     """
@@ -178,6 +185,7 @@ async def check(broker: Broker, subjects: Subjects, keyring: Keyring) -> CheckRe
     suspects: list[str] = []
     async for actor, data in _records(broker, subjects):
         records += 1
+        seen(1)
         found = await _judge(broker, subjects, keyring, actor, data)
         if found == "ended":
             ended += 1

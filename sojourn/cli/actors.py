@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 import orjson
 
 from .connection import Connection, connection_options, reported
-from .output import Output, age, clean
+from .output import Output, age, clean, counted, waits
 from .values import DurationValue, JsonValue, NamedValue
 
 if TYPE_CHECKING:
+    from sojourn.actors.handle import Handle
     from sojourn.codecs.record import Index
 
 
@@ -35,6 +38,22 @@ STATES: Final = (
     "terminated",
 )
 """What --status takes: every status, and every hold."""
+STATE_ORDER: Final = (
+    "quarantined",
+    "pin",
+    "paused",
+    "cancelling",
+    "running",
+    "runnable",
+    "suspended",
+    "failed",
+    "terminated",
+    "cancelled",
+    "rejected",
+    "completed",
+)
+"""The same as lists show them: what needs somebody first."""
+_RANK: Final = {state: rank for rank, state in enumerate(STATE_ORDER)}
 
 
 @click.command()
@@ -82,18 +101,21 @@ async def start(
     sojourn start transfer '{"from": "a", "to": "b"}' 100 --arg urgent=true
     """
     async with connection.client() as client:
-        handle = await client.start(
-            workflow,
-            id=actor,
-            args=list(args),
-            kwargs=dict(named),
-            if_exists=if_exists,
-            delay=delay,
-            tags=tags,
-            timeout=30.0 if timeout is None else timeout,
-        )
+        async with output.waiting("no node has taken the start yet; `sojourn nodes` shows which live"):
+            handle = await client.start(
+                workflow,
+                id=actor,
+                args=list(args),
+                kwargs=dict(named),
+                if_exists=if_exists,
+                delay=delay,
+                tags=tags,
+                timeout=30.0 if timeout is None else timeout,
+            )
         if wait:
-            _print_result(output, await handle.result(timeout=timeout))
+            async with output.waiting(_what_it_does(handle)):
+                value = await handle.result(timeout=timeout)
+            _print_result(output, value)
         elif output.json:
             output.document({"id": handle.id, "run": handle.run, "workflow": workflow})
         else:
@@ -140,7 +162,20 @@ async def result(output: Output, connection: Connection, actor: str, timeout: fl
     has not ended in time.
     """
     async with connection.client() as client:
-        _print_result(output, await client.handle(actor).result(timeout=timeout))
+        handle = client.handle(actor)
+        async with output.waiting(_what_it_does(handle)):
+            value = await handle.result(timeout=timeout)
+    _print_result(output, value)
+
+
+def _what_it_does(handle: Handle[Any]) -> Callable[[], Awaitable[str]]:
+    """What a command that waits for the end says meanwhile."""
+
+    async def say() -> str:
+        sentence = plain(clean((await handle.describe()).sentence))
+        return f"{waits(sentence, time.time())} (Ctrl-C ends this command, not the workflow)"
+
+    return say
 
 
 def _print_result(output: Output, value: Any) -> None:
@@ -152,49 +187,117 @@ def _print_result(output: Output, value: Any) -> None:
 
 @click.command("list")
 @click.option("--workflow", help="Only this workflow.")
-@click.option("--status", type=click.Choice(STATES), help="Only this state.")
+@click.option(
+    "--status", "states", multiple=True, type=click.Choice(STATES), help="Only this state. May be repeated."
+)
 @click.option("--stage", help="Only this stage.")
 @click.option("--tag", help="Only with this tag.")
 @click.option("--held", type=click.Choice(["paused", "quarantined", "pin"]), help="Only those held, and why.")
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="At most so many.")
+@click.option(
+    "--waiting-for", help="Only those whose wait has this in its words: `approval`, `step charge`, `sleep`."
+)
+@click.option(
+    "--older-than", type=DurationValue(), help="Only those whose last commit is longer ago (`2h`, `3d`)."
+)
+@click.option("--deployment", help="Only those that this deployment ran last.")
+@click.option(
+    "--limit", type=click.IntRange(min=0), default=100, show_default=True, help="At most so many; 0: all."
+)
 @connection_options
 @reported
 async def list_actors(
     output: Output,
     connection: Connection,
     workflow: str | None,
-    status: str | None,
+    states: tuple[str, ...],
     stage: str | None,
     tag: str | None,
     held: str | None,
+    waiting_for: str | None,
+    older_than: float | None,
+    deployment: str | None,
     limit: int,
 ) -> None:
-    """List actors and what each waits for, from their public indexes."""
-    found: list[Index] = []
-    more = False
-    async with connection.client() as client:
-        async for index in client.list(workflow=workflow, status=status, stage=stage):
-            if (tag and tag not in index.tags) or (held and index.hold != held):
-                continue
-            if len(found) == limit:
-                more = True
-                break
-            found.append(index)
-    if output.json:
-        output.document([index_document(index) for index in found])
-        return
+    """List actors and what each waits for, from their public indexes: what needs somebody first, then what lives,
+    longest in its state first; then what has ended, the latest first.
+    """
     now = time.time()
+
+    def fits(index: Index) -> bool:
+        return (
+            (workflow is None or index.workflow == workflow)
+            and (not states or index.hold in states or index.status in states)
+            and (stage is None or index.stage == stage)
+            and (tag is None or tag in index.tags)
+            and (held is None or index.hold == held)
+            and (waiting_for is None or waiting_for.lower() in index.wait.lower())
+            and (older_than is None or now - index.updated >= older_than)
+            and (deployment is None or index.deployment == deployment)
+        )
+
+    found: list[Index] = []
+    async with connection.client() as client:
+        with output.counting("records read") as count:
+            async for index in client.list():
+                count(1)
+                if fits(index):
+                    found.append(index)
+    found.sort(key=_urgency)
+    shown = found[: limit or None]
+    if output.json:
+        output.document([index_document(index) for index in shown])
+        return
+    if not found:
+        output.say("No such actors.")
+        return
+    several = len({index.deployment for index in shown}) > 1
     output.table(
-        ("id", "workflow", "state", "stage", "waits for", "for", "node"),
         (
-            (i.actor, i.workflow, state_of(i), i.stage, i.hold_reason or i.wait, age(now - i.updated), i.node)
-            for i in found
+            "id",
+            "workflow",
+            "state",
+            "stage",
+            "waits for",
+            "for",
+            *(("deployment",) if several else ()),
+            "node",
+        ),
+        (
+            (
+                i.actor,
+                i.workflow,
+                state_of(i),
+                i.stage,
+                plain(i.hold_reason) or waits(i.wait, now),
+                age(now - i.updated),
+                *((i.deployment,) if several else ()),
+                i.node,
+            )
+            for i in shown
         ),
     )
-    if more:
-        output.note(f"The first {limit}; --limit shows more, --workflow, --status, --stage and --tag choose.")
-    elif not found:
-        output.note("No such actors.")
+    counts = Counter(state_of(index) for index in found)
+    words = ", ".join(
+        f"{number} {state}" for state, number in sorted(counts.items(), key=lambda one: _RANK.get(one[0], 99))
+    )
+    output.note(f"{counted(len(found), 'actor')}: {words}.")
+    if len(shown) < len(found):
+        output.note(
+            f"{len(found) - len(shown)} more; --limit shows them, --workflow, --status, --waiting-for and others choose."
+        )
+
+
+def _urgency(index: Index) -> tuple[int, float, str]:
+    return (
+        _RANK.get(state_of(index), 99),
+        -index.updated if index.status.ended else index.updated,
+        index.actor,
+    )
+
+
+def plain(words: str) -> str:
+    """Without the module of a builtin exception, which says nothing."""
+    return words.replace("builtins:", "")
 
 
 def state_of(index: Index) -> str:
@@ -237,9 +340,18 @@ async def describe(output: Output, connection: Connection, actor: str) -> None:
     if output.json:
         output.document(description.document())
         return
-    output.say(clean(description.sentence), "bold")
-    facts = dict(description.facts())
-    trace = facts.pop("traceback", "")
+    now, index = time.time(), description.index
+    output.say(waits(plain(clean(description.sentence)), now), "bold")
+    facts = {name: _readable(value, now) for name, value in description.facts()}
+    trace = str(facts.pop("traceback", "")).strip()
+    facts["created"] = f"{facts['created']} ({age(now - index.created)} ago)"
+    facts["last commit"] = f"{facts['last commit']} ({age(now - index.updated)} ago)"
     output.facts(facts.items())
     if trace:
         output.verbatim(f"\n{trace}", TRACEBACK)
+
+
+def _readable(value: object, now: float) -> object:
+    if isinstance(value, str):
+        return waits(plain(value), now)
+    return [waits(plain(str(part)), now) for part in value] if isinstance(value, list) else value

@@ -12,6 +12,7 @@ import asyncio
 import functools
 import getpass
 import logging
+import os
 import socket
 import ssl
 import sys
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 import click
 
 from .devfile import DevFile
-from .failures import Exit, report
+from .failures import CommandFailed, Exit, report
 from .output import Output
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ CONNECT_SECONDS: Final = 3.0
 ROLES: Final = ("admin", "node", "starter", "signaller", "reader", "operator", "worker")
 """`broker.roles.Role`, named here so that a help page loads no broker; a test compares them."""
 SYSTEM_TLS: Final = "system"
+PIPE_CLOSED: Final = 141
+"""Exit code when the reader of a pipe has gone, as of any program that SIGPIPE ends."""
 
 P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -109,8 +112,8 @@ class Connection:
         return ssl.create_default_context(cafile=None if self.tls_ca == SYSTEM_TLS else self.tls_ca)
 
     async def subjects(self, broker: Broker) -> Subjects:
-        """The names of this namespace, with the number of partitions that was applied. Raises `StreamNotFound`."""
-        from sojourn.broker.errors import StreamNotFound
+        """The names of this namespace, with the number of partitions that was applied. Raises `CommandFailed` when it is not there."""
+        from sojourn.broker.errors import without_credentials
         from sojourn.broker.subjects import Subjects
         from sojourn.broker.topology import read_topology
 
@@ -119,7 +122,12 @@ class Connection:
             return names
         topology = await read_topology(broker, names)
         if topology is None:
-            raise StreamNotFound(names.cluster_stream)
+            raise CommandFailed(
+                Exit.UNREACHABLE,
+                f"there is no namespace {self.namespace!r} at {without_credentials(self.server)}",
+                f"`sojourn topology apply --namespace {self.namespace}` sets it up; or check --namespace and --server, and that the "
+                "credentials belong to the account of its streams.",
+            )
         return topology.subjects
 
     @asynccontextmanager
@@ -229,6 +237,9 @@ def reported(function: Callable[Concatenate[Output, P], Awaitable[Exit | None]])
             code = asyncio.run(_run(function, output, *args, **kwargs))
         except click.ClickException:
             raise
+        except BrokenPipeError:  # whoever read the answer has seen enough (`| head`)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(PIPE_CLOSED)
         except (
             BaseException
         ) as error:  # every failure becomes an exit code and a sentence; defects keep their traceback

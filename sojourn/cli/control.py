@@ -30,7 +30,8 @@ async def _send(
         # What its code has to carry out is only kept while no node has that code.
         kept = verb == "cancel" and changed and (await handle.describe()).index.hold == "pin"
     if output.json:
-        output.document({"id": actor, "request": verb, "changed": changed is not False, "kept": kept})
+        document = {"id": actor, "request": verb, "changed": changed is not False}
+        output.document({**document, "kept": True} if kept else document)
     elif changed is False:
         output.say(f"{actor}: nothing changed, it had ended already")
     elif kept:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import time
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .connection import Connection, connection_options, reported
 from .failures import CommandFailed, Exit
-from .output import Output, age, moment
+from .output import Output, age, clean, counted, moment
 
 if TYPE_CHECKING:
     from sojourn.broker.dead import DeadLetter
@@ -31,20 +32,26 @@ def dead() -> None:
 async def list_letters(
     output: Output, connection: Connection, reason: str | None, actor: str | None, limit: int
 ) -> None:
-    """List dead letters, oldest first."""
+    """List dead letters, the newest first."""
     from sojourn.broker.dead import DeadLetters
 
-    found: list[tuple[DeadLetter, str, str]] = []
+    newest: deque[tuple[DeadLetter, str, str]] = deque(maxlen=limit)
+    reasons: Counter[str] = Counter()
     async with connection.broker() as broker:
         subjects = await connection.subjects(broker)
-        async for letter in DeadLetters(broker, subjects).list():
-            to, name = addressee(subjects, letter)
-            if (reason is None or letter.reason == reason) and (actor is None or to == actor):
-                found.append((letter, to, name))
-            if len(found) == limit:
-                break
+        with output.counting("dead letters read") as count:
+            async for letter in DeadLetters(broker, subjects).list():
+                count(1)
+                to, name = addressee(subjects, letter)
+                if (reason is None or letter.reason == reason) and (actor is None or to == actor):
+                    newest.append((letter, to, name))
+                    reasons[letter.reason] += 1
+    found = list(reversed(newest))
     if output.json:
         output.document([letter_document(*each, payload=False) for each in found])
+        return
+    if not found:
+        output.say("No dead letters.")
         return
     now = time.time()
     output.table(
@@ -62,7 +69,12 @@ async def list_letters(
             for letter, to, name in found
         ),
     )
-    output.note("`sojourn dead show LETTER` prints one." if found else "No dead letters.")
+    total = reasons.total()
+    words = ", ".join(f"{number} {why}" for why, number in reasons.most_common())
+    older = f" {total - len(found)} older ones are not shown (--limit)." if total > len(found) else ""
+    output.note(
+        f"{counted(total, 'dead letter')}: {clean(words)}.{older} `sojourn dead show LETTER` prints one."
+    )
 
 
 @dead.command()

@@ -7,6 +7,7 @@ import os
 import secrets
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from .changed import changed_actors
-from .connection import reported
+from .connection import operator, reported
 from .devfile import FOLDER, DevFile, process_lives
 from .failures import CommandFailed, Exit
 from .output import Output, clean, counted
@@ -164,6 +165,7 @@ async def _say_ready(session: _Session, process: NodeProcess) -> None:
     from sojourn.broker.cluster_keys import ClusterKeys
     from sojourn.cluster.deployment import read
     from sojourn.cluster.directory import Directory
+    from sojourn.cluster.versions import Policy, change_policy
     from sojourn.cluster.views import list_indexes
 
     directory = Directory(session.broker, session.subjects)
@@ -182,9 +184,12 @@ async def _say_ready(session: _Session, process: NodeProcess) -> None:
         )
     if not process.running or member is None:
         return
-    deployment = await read(ClusterKeys(session.broker, session.subjects), member.deployment)
+    keys = ClusterKeys(session.broker, session.subjects)
+    deployment = await read(keys, member.deployment)
     if deployment is None:
         return
+    policy = Policy(current=deployment.label, by=operator(), at=time.time())
+    await change_policy(keys, lambda found: found if found.current == deployment.label else policy)
     session.output.say(
         f"node       {process.name} runs {', '.join(sorted(deployment.workflows)) or 'no workflows'}", "green"
     )

@@ -83,15 +83,29 @@ def explain(error: BaseException) -> Failure:
             )
         case broker.StreamNotFound() | broker.TopologyDrift() | broker.NoResponders():
             return Failure(Exit.UNREACHABLE, str(error))
-        case actors.NoSuchActor() | actors.NoSuchWorkflow() | actors.NoSuchChannel():
+        case actors.NoSuchActor():
+            hint = "`sojourn list` shows the actors there are; mail for one that does not exist is kept for an hour."
+            return Failure(Exit.NOT_FOUND, str(error), hint)
+        case actors.NoSuchWorkflow() | actors.NoSuchChannel():
             return Failure(Exit.NOT_FOUND, str(error))
+        case actors.AlreadyStarted():
+            seen = ", ".join(part for part in (error.workflow, error.status) if part)
+            return Failure(
+                Exit.REFUSED,
+                f"{error.actor!r} was started before" + (f" ({seen})" if seen else ""),
+                "Choose another --id; or --if-exists join to use that one, or restart to end it and begin anew.",
+            )
+        case actors.Refused() if error.code == "bad arguments":
+            return Failure(
+                Exit.REFUSED, error.message, "`sojourn start --help` shows how arguments are written."
+            )
         case actors.ResultTimeout():
             return Failure(Exit.TIMED_OUT, str(error))
         case broker.OutcomeUnknown():
             return Failure(Exit.TIMED_OUT, str(error))
         case broker.InvalidName():
             return Failure(Exit.USAGE, str(error))
-        case broker.BrokerError() | actors.AlreadyStarted() | actors.MailboxFull() | actors.Refused():
+        case broker.BrokerError() | actors.MailboxFull() | actors.Refused():
             return Failure(Exit.REFUSED, str(error))
         case actors.Rejected():
             return Failure(Exit.FAILED, f"rejected: {error.message}{_facts(error.facts)}")

@@ -140,7 +140,9 @@ async def check(
 
     keys = keyring(key_file, connection)
     async with connection.broker() as broker:
-        found = await check_records(broker, await connection.subjects(broker), keys)
+        subjects = await connection.subjects(broker)
+        with output.counting("records checked") as count:
+            found = await check_records(broker, subjects, keys, count)
     if output.json:
         output.document(
             {
@@ -219,14 +221,15 @@ async def apply(
 @connection_options
 @reported
 async def check_topology(output: Output, connection: Connection) -> Exit | None:
-    """Compare what the broker has with what this version needs. Exit code 1 when they differ."""
+    """Compare what the broker has with what this version needs, as far as the user's role may. Exit code 1 when they differ."""
     from sojourn.broker.errors import Difference, TopologyDrift
-    from sojourn.broker.topology import check_drift
+    from sojourn.broker.topology import look_for_drift
 
     differences: tuple[Difference, ...] = ()
+    hidden: tuple[str, ...] = ()
     async with connection.broker() as broker:
         try:
-            await check_drift(broker, connection.namespace)
+            hidden = (await look_for_drift(broker, connection.namespace)).hidden
         except TopologyDrift as drift:
             differences = drift.differences
     if output.json:
@@ -234,6 +237,9 @@ async def check_topology(output: Output, connection: Connection) -> Exit | None:
     elif differences:
         output.table(("where", "field", "expected", "received"), differences)
         output.note("`sojourn topology apply` changes them.")
+    elif hidden:
+        output.say(f"namespace {connection.namespace}: no drift in what this role may see", "green")
+        output.note(f"It may not ask about {', '.join(hidden)}.")
     else:
         output.say(f"namespace {connection.namespace}: no drift", "green")
     return Exit.FAILED if differences else None

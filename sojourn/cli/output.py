@@ -7,10 +7,14 @@ words.
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import sys
+import time
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
@@ -27,6 +31,13 @@ LONGEST: Final = 400
 
 UNFOLDED: Final = 10_000
 """Columns of an output that is no terminal."""
+
+PATIENCE: Final = 2.0
+"""Seconds after which a command says what it is doing."""
+REDRAW: Final = 0.2
+"""Seconds between two counts on a terminal."""
+
+_UNTIL: Final = re.compile(r"until (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\+00:00|Z))")
 
 _INVISIBLE: Final = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 
@@ -84,6 +95,18 @@ def age(seconds: float) -> str:
         if seconds >= 2 * unit:
             return format_duration(seconds // unit * unit)
     return format_duration(float(int(seconds)))
+
+
+def waits(words: str, now: float) -> str:
+    """What an actor waits for, its points in time as people read them: `sleep until 2026-12-29 23:50Z (in 29d)`."""
+
+    def moment_of(found: re.Match[str]) -> str:
+        at = datetime.fromisoformat(found[1]).timestamp()
+        left = at - now
+        near = f"in {age(left)}" if left >= 1 else f"{age(-left)} ago" if left <= -1 else "now"
+        return f"until {datetime.fromtimestamp(at, tz=UTC):%Y-%m-%d %H:%MZ} ({near})"
+
+    return _UNTIL.sub(moment_of, words)
 
 
 def counted(number: int, noun: str) -> str:
@@ -144,11 +167,14 @@ class Output:
         table = Table(
             title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold"
         )
-        for column in columns:
-            table.add_column(column, overflow="fold")
-        for row in rows:
+        listed = [tuple(row) for row in rows]
+        for number, column in enumerate(columns):
+            values = [row[number] for row in listed if row[number] != ""]
+            figures = bool(values) and all(isinstance(value, int) for value in values)
+            table.add_column(column, overflow="fold", justify="right" if figures else "left")
+        for row in listed:
             table.add_row(*(cell(value) for value in row))
-        self.console.print(table)
+        self._print(table)
 
     def facts(self, pairs: Iterable[tuple[str, object]]) -> None:
         """Print name and value pairs, leaving out what is empty."""
@@ -158,7 +184,54 @@ class Output:
         for name, value in pairs:
             if value not in ("", None, (), [], {}):
                 table.add_row(name, cell(value))
-        self.console.print(table)
+        self._print(table)
+
+    def _print(self, table: Table) -> None:
+        """Print a table; in a pipe without the blanks that fill its last column."""
+        console = self.console
+        if console.is_terminal:
+            console.print(table)
+            return
+        with console.capture() as captured:
+            console.print(table)
+        self.stdout.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+
+    @contextmanager
+    def counting(self, what: str) -> Iterator[Callable[[int], None]]:
+        """Show on a terminal how far a scan is, once it takes over two seconds. Call what it gives with each number of things."""
+        began = shown = time.monotonic()
+        seen, wiped = 0, True
+
+        def count(number: int = 1) -> None:
+            nonlocal seen, shown, wiped
+            seen += number
+            now = time.monotonic()
+            if now - began >= PATIENCE and now - shown >= REDRAW and self.stderr.isatty() and not self.json:
+                self.stderr.write(f"\r{what}: {seen:,}")
+                self.stderr.flush()
+                shown, wiped = now, False
+
+        try:
+            yield count
+        finally:
+            if not wiped:
+                self.stderr.write("\r\x1b[K")
+                self.stderr.flush()
+
+    @asynccontextmanager
+    async def waiting(self, sentence: str | Callable[[], Awaitable[str]]) -> AsyncIterator[None]:
+        """Say what is being waited for, once, when that takes over two seconds."""
+
+        async def say() -> None:
+            await asyncio.sleep(PATIENCE)
+            self.note(sentence if isinstance(sentence, str) else await sentence())
+
+        task = asyncio.create_task(say(), name="say what is waited for")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
 
 def cell(value: object) -> Text:

@@ -12,6 +12,7 @@ import click
 from .connection import Connection, connection_options, operator, reported
 from .failures import CommandFailed, Exit
 from .output import Output, age, clean, counted
+from .standing import print_standing
 from .values import DurationValue
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def versions() -> None:
 @reported
 async def list_versions(output: Output, connection: Connection) -> None:
     """List the deployments: where new workflows start, living nodes, and how many workflows still sleep in each."""
-    found = await _census(connection)
+    found = await _census(output, connection)
     if output.json:
         output.document(_document(found))
         return
@@ -54,6 +55,13 @@ async def list_versions(output: Output, connection: Connection) -> None:
             for one in rows
         ),
     )
+    for one in rows:
+        if one.receives and not one.nodes:
+            output.say(
+                f"{clean(one.label)} has no nodes: until it does, what would start on it starts on a deployment that has; "
+                "`sojourn versions set-current LABEL` chooses another",
+                "yellow",
+            )
     if found.without_node():
         output.say(
             f"{counted(found.without_node(), 'workflow')} cannot go on: no living node has the code",
@@ -67,7 +75,7 @@ async def list_versions(output: Output, connection: Connection) -> None:
 @reported
 async def show(output: Output, connection: Connection, label: str) -> None:
     """Show who still sleeps in deployment LABEL: by source line, and by the code they need."""
-    one = _one(await _census(connection), label)
+    one = _one(await _census(output, connection), label)
     if output.json:
         output.document(_one_document(one))
         return
@@ -126,7 +134,7 @@ async def drain(
     deadline = None if timeout is None else time.monotonic() + timeout
     said = -1
     while True:
-        one = _one(await _census(connection), label)
+        one = _one(await _census(output, connection), label)
         if one.receives:
             raise CommandFailed(
                 Exit.REFUSED,
@@ -155,11 +163,26 @@ async def drain(
 
 @click.command()
 @click.option("--deployment", "label", help="Only of this deployment.")
+@click.option(
+    "--by",
+    type=click.Choice(("line", "workflow", "stage", "wait")),
+    default="line",
+    show_default=True,
+    help="What to group by: the source line they sleep at, or workflow, stage or wait, with a column for each state.",
+)
+@click.option("--workflow", help="Only this workflow; not with --by line.")
 @connection_options
 @reported
-async def census(output: Output, connection: Connection, label: str | None) -> None:
-    """Group all sleeping workflows by deployment, function and source line, with counts and ages."""
-    found = await _census(connection)
+async def census(
+    output: Output, connection: Connection, label: str | None, by: str, workflow: str | None
+) -> None:
+    """Where all workflows stand: grouped by deployment, function and source line, or by what --by says, with counts and ages."""
+    if by != "line":
+        await print_standing(output, connection, by, label=label, workflow=workflow)
+        return
+    if workflow is not None:
+        raise click.UsageError("--workflow goes with --by workflow, stage or wait")
+    found = await _census(output, connection)
     if label is not None:
         chosen: Sequence[DeploymentCensus] = [_one(found, label)]
     else:
@@ -167,14 +190,19 @@ async def census(output: Output, connection: Connection, label: str | None) -> N
     if output.json:
         output.document([{"deployment": one.label, "lines": _line_documents(one)} for one in chosen])
         return
+    if not any(one.lines for one in chosen):
+        output.say("No workflow sleeps; `sojourn census --by workflow` counts those that have ended too.")
+        return
     _lines(output, chosen, time.time())
 
 
-async def _census(connection: Connection) -> Census:
+async def _census(output: Output, connection: Connection) -> Census:
     from sojourn.cluster.census import take_census
 
     async with connection.broker() as broker:
-        return await take_census(broker, await connection.subjects(broker))
+        subjects = await connection.subjects(broker)
+        with output.counting("records read") as count:
+            return await take_census(broker, subjects, count)
 
 
 async def _change(
@@ -230,8 +258,9 @@ def _share(one: DeploymentCensus, policy: Policy) -> str:
 
 def _state(one: DeploymentCensus) -> str:
     if one.receives:
-        return "current" if one.current else "ramp"
-    return "drained" if one.drained else "needed"
+        state = "current" if one.current else "ramp"
+        return state if one.nodes else f"{state}, no nodes"
+    return "drained" if one.drained else "needed" if one.nodes else "needed, no nodes"
 
 
 def _words(one: DeploymentCensus) -> str:
