@@ -27,6 +27,14 @@ def cpu_seconds(pid: int) -> float:
     return total / _TICKS
 
 
+def rss_bytes(pid: int) -> int:
+    """Resident memory of one process; 0 when it is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
 def machine_seconds() -> float:
     """CPU used by everything on this machine since it started."""
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]

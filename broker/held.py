@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import orjson
+from sojourn.broker.absence import read_surely
 from sojourn.broker.errors import (
     FencedOff,
     MailboxFull,
@@ -270,7 +271,7 @@ class HeldStore:
 
     async def event(self, seq: int) -> HeldEvent | None:
         """The held event with this sequence, read from the leader, or None when it is not stored any more."""
-        stored = await self._broker.read(self._stream, seq)
+        stored = await read_surely(self._broker, self._stream, seq)
         if stored is None:
             return None
         found: list[HeldEvent] = []
@@ -279,7 +280,7 @@ class HeldStore:
 
     async def stored(self, seq: int) -> bool:
         """Whether this held event is still stored, asked from the leader."""
-        return await self._broker.read(self._stream, seq) is not None
+        return await read_surely(self._broker, self._stream, seq) is not None
 
     async def stored_among(self, seqs: Iterable[int]) -> frozenset[int]:
         """Which of these are still stored, asked from the leader, `_READS_IN_FLIGHT` at a time."""

@@ -18,9 +18,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
-from sojourn.broker.absence import read_next_surely, read_surely
+from sojourn.broker.absence import PATIENCE_SECONDS, reaches, read_next_surely, read_surely
 from sojourn.broker.errors import BrokerError
-from sojourn.broker.seam import Broker
+from sojourn.broker.seam import Broker, Stored
 from sojourn.codecs.record import Origin
 
 MAX_EXACT: Final = 20_000
@@ -37,10 +37,13 @@ class Floors:
         created: Mapping[str, int],
         *,
         is_last_owner: Callable[[], Awaitable[bool]] | None = None,
+        patience: float = PATIENCE_SECONDS,
     ) -> None:
         """`streams`: short name ("mail", "ctl", "wake") to stream name and the partition's filter. `created`: identity of each.
-        `is_last_owner` reads whether no later owner has been here; None: nobody moves events but who asks.
+        `is_last_owner` reads whether no later owner has been here; None: nobody moves events but who asks. `patience`: see
+        `broker.absence`.
         """
+        self._patience = patience
         self._broker = broker
         self._streams = dict(streams)
         self._created = dict(created)
@@ -104,7 +107,7 @@ class Floors:
             return False
         if origin.created != self._created[origin.stream]:
             return False
-        if await read_surely(self._broker, self.stream(origin.stream), origin.seq) is not None:
+        if await self._read(origin) is not None:
             return True
         if len(self._exact) < MAX_EXACT:
             self._exact.add(origin)
@@ -129,6 +132,7 @@ class Floors:
             highest[origin.stream] = max(highest.get(origin.stream, 0), origin.seq)
         for name, seq in highest.items():
             if seq > self._seen[name]:
+                await reaches(self._broker, self.stream(name), seq, patience=self._patience)
                 self._seen[name] = max(
                     self._seen[name], (await self._broker.stream_info(self.stream(name))).last_seq
                 )
@@ -137,6 +141,11 @@ class Floors:
                     f"event {seq} was consumed from the {name} stream, which now ends at {self._seen[name]}"
                 )
         return ""
+
+    async def _read(self, origin: Origin) -> Stored | None:
+        return await read_surely(
+            self._broker, self.stream(origin.stream), origin.seq, patience=self._patience
+        )
 
     async def _refresh(self) -> None:
         touched, self._touched = self._touched, set()
@@ -149,7 +158,9 @@ class Floors:
                 if seen < at:  # nothing is above it that could be gone
                     first = await self._broker.read_next(stream, subject_filter, at)
                 else:
-                    first = await read_next_surely(self._broker, stream, subject_filter, at, seen=seen)
+                    first = await read_next_surely(
+                        self._broker, stream, subject_filter, at, seen=seen, patience=self._patience
+                    )
             except BrokerError:
                 self._touched.add(name)
                 continue

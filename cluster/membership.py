@@ -443,6 +443,7 @@ class Membership:
             "the lease has ended (%s): dropping %d partitions", reason, len(life.holdings.serving())
         )
         self._drop_all(life)
+        life.holdings.services.steps.lease_ended(life.holdings.services)
         self._former = (*self._former, life)[-8:]
         if self._member is not None:
             self._runners.over(self._member.runner)

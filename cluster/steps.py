@@ -119,6 +119,16 @@ class LocalSteps:
             run.listener = None
         return len(running)
 
+    def lease_ended(self, services: PartitionServices) -> None:
+        """The lease under which these run is over: an attempt that has not begun never does, since whoever owns its actor starts it now.
+
+        What runs goes on, and its outcome to `done`. (The gate opens again for the node's next life: an attempt that waits at it would
+        pass.)
+        """
+        for run in tuple(self._running.values()):
+            if run.task is not None:
+                self.cancel(services, run.key)
+
     def abandon(self, services: PartitionServices) -> None:
         """End every step and forget its outcome: the node leaves at once."""
         for key in tuple(self._running):

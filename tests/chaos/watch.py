@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -24,6 +25,7 @@ from sojourn.codecs.record import Record
 from sojourn.codecs.seal import open_record
 
 from .evidence import Commit, Ended, LeaseLife
+from .plan import LEASE_SECONDS
 from .witness import Witness
 
 HISTORY: Final = 16
@@ -44,6 +46,8 @@ class Watch:
         self.witness = Witness(urls, subjects.frames_stream, subjects.frames_filter, self._stored)
         self._cluster_seq = 0
         self._alive: dict[str, LeaseLife] = {}
+        self._renewed: dict[str, float] = {}
+        """By node, when its living lease was last seen to be renewed."""
         self.commits: list[Commit] = []
         self.newest: dict[str, Ended] = {}
         self.leases: list[LeaseLife] = []
@@ -113,16 +117,24 @@ class Watch:
     def _note_lease(self, node: str, member: Member | None, at: float) -> None:
         known = self._alive.get(node)
         if member is not None and known is not None and known.lease == member.lease:
+            self._renewed[node] = at
             return
         if known is not None:
-            self.leases.append(known._replace(ended=at))
+            # One that expired leaves no message: it was over when its time to live had passed, at the latest.
+            self.leases.append(known._replace(ended=min(at, self._renewed[node] + LEASE_SECONDS)))
             del self._alive[node]
         if member is not None:
             self._alive[node] = LeaseLife(node, member.lease, member.pid, at, None)
+            self._renewed[node] = at
 
     def all_leases(self) -> list[LeaseLife]:
         """Ended and living ones."""
-        return [*self.leases, *self._alive.values()]
+        return [*self.leases, *(self._unless_expired(life) for life in self._alive.values())]
+
+    def _unless_expired(self, life: LeaseLife) -> LeaseLife:
+        """Of a node that did not come again, nothing tells the end of its lease but the time."""
+        ended = self._renewed[life.node] + LEASE_SECONDS
+        return life._replace(ended=ended) if ended < time.time() else life
 
     # at the end
 

@@ -25,7 +25,7 @@ async def stream_of(messages: int) -> tuple[Any, Floors, int]:
     for n in range(messages):
         await broker.publish(Publish("m.a", str(n).encode()))
     created = (await broker.stream_info("MAIL")).created
-    floors = Floors(broker, {"mail": ("MAIL", "m.>")}, {"mail": created})
+    floors = Floors(broker, {"mail": ("MAIL", "m.>")}, {"mail": created}, patience=0.05)
     return broker, floors, created
 
 

@@ -1,0 +1,64 @@
+"""Reads whose "not there" counts (PROTOCOL 4.3, 4.4).
+
+A stream's leader that does not have a message may not have it *yet*. With three replicas the consumer that delivers a message has a
+leader of its own, on another server, which may have taken the message up a moment before the stream's leader did; and a server
+that was paused goes on answering as the leader for a moment after another has been elected. Both say "no message found" of a message
+that is stored. (Seen: mail that had just been delivered was taken for gone, dropped, and came again after newer mail.)
+
+So an absence is read twice, and in between the leader has to say that its stream is at least as long as the message's sequence. It is
+given time to get there: longer than a server goes on as leader of a cluster that it has lost (10 s). A stream that is still
+shorter then has gone back (I8), and the message is not in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from sojourn.broker.seam import Broker, Stored
+
+PATIENCE_SECONDS: Final = 12.0
+PAUSE_SECONDS: Final = (0.02, 1.0)
+"""First and longest pause between two looks at how far the leader has come."""
+
+
+async def read_surely(
+    broker: Broker, stream: str, seq: int, *, patience: float = PATIENCE_SECONDS
+) -> Stored | None:
+    """The message with this sequence, which was stored once, from the leader; None: it is stored no more. Raises as `Broker.read`."""
+    found = await broker.read(stream, seq)
+    if found is not None:
+        return found
+    await reaches(broker, stream, seq, patience=patience)
+    return await broker.read(stream, seq)
+
+
+async def read_next_surely(
+    broker: Broker,
+    stream: str,
+    subject_filter: str,
+    seq: int,
+    *,
+    seen: int,
+    patience: float = PATIENCE_SECONDS,
+) -> Stored | None:
+    """The first message under the filter with a sequence of at least `seq`, from the leader; None: there is none up to `seen`, the
+    highest sequence that is known to have been stored. Raises as `Broker.read_next`.
+    """
+    found = await broker.read_next(stream, subject_filter, seq)
+    if found is not None:
+        return found
+    await reaches(broker, stream, seen, patience=patience)
+    return await broker.read_next(stream, subject_filter, seq)
+
+
+async def reaches(broker: Broker, stream: str, seq: int, *, patience: float = PATIENCE_SECONDS) -> bool:
+    """Whether the stream's leader has come as far as `seq`; False: not within `patience` seconds. Raises as `Broker.stream_info`."""
+    pause, left = PAUSE_SECONDS[0], patience
+    while (await broker.stream_info(stream)).last_seq < seq:
+        if left <= 0:
+            return False
+        await asyncio.sleep(pause)
+        left -= pause
+        pause = min(2 * pause, PAUSE_SECONDS[1])
+    return True

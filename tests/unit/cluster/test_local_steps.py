@@ -1,0 +1,64 @@
+"""Local steps that have not begun when their lease ends."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from sojourn.actors.current import CurrentActor
+from sojourn.cluster.alone import Alone
+from sojourn.cluster.gate import Gate
+from sojourn.cluster.services import no_fault
+from sojourn.cluster.steps import LocalSteps
+from sojourn.codecs.record import PendingCall
+
+
+class Begun:
+    """In place of the runner of steps: writes down what begins."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+
+    def start(self, call: PendingCall, actor: CurrentActor, _: Any) -> None:
+        self.keys.append(f"{actor.id}/{call.attempt}")
+
+    def cancel(self, key: str) -> None:
+        """Nothing runs."""
+
+
+def services() -> Any:
+    gate = Gate(now=lambda: 0.0)
+    gate.extend(1.0)
+    gate.open()
+    return SimpleNamespace(
+        gate=gate, may_act=gate.is_open, wait_may_act=gate.wait_open, alone=Alone(), fault=no_fault, step_runner=Begun()
+    )  # fmt: skip
+
+
+def actor(name: str) -> CurrentActor:
+    return CurrentActor(name, "r", "w", "d", 0.0)
+
+
+CALL = PendingCall(1, "s", msgspec.Raw(b"[[],{}]"), attempt=2)
+
+
+@pytest.mark.parametrize("lease_ends", [True, False])
+async def test_an_attempt_that_waits_while_its_lease_ends_never_begins(lease_ends: bool) -> None:
+    made, steps = services(), LocalSteps()
+    steps.start(made, 0, actor("runs"), CALL, lambda run, done: None)
+    made.gate.shut("the connection was cut")
+    steps.start(made, 0, actor("waits"), CALL, lambda run, done: None)
+    steps.start(made, 0, actor("backs-off"), CALL, lambda run, done: None, delay=0.01)
+    await asyncio.sleep(0.02)
+    steps.disown(0)
+    if lease_ends:
+        steps.lease_ended(made)
+    made.gate.open()  # for the next life of the node
+    for _ in range(5):
+        await asyncio.sleep(0)
+    begun = ["runs/2"] if lease_ends else ["backs-off/2", "runs/2", "waits/2"]
+    assert sorted(made.step_runner.keys) == begun
+    assert len(steps) == len(begun)
