@@ -24,8 +24,11 @@ if TYPE_CHECKING:
     from .scopes import TaskGroup, timeout
 
 T = TypeVar("T")
-STATE = 1
-"""Version of what `Branch` and `Branches` store of themselves."""
+STATE = 2
+"""Version of what `Branches` stores of itself. Of version 1 were `Branches` and each `Branch` objects of the pickle."""
+
+TASK_STATE = 1
+"""Version of what a `Task` stores of itself."""
 
 
 class Task(Generic[T]):
@@ -83,10 +86,10 @@ class Task(Generic[T]):
         return f"<Task of branch {self.branch}, {state}>"
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return (STATE, self.branch, self._ended, self._value, self._error, self._waiters, self._group)
+        return (TASK_STATE, self.branch, self._ended, self._value, self._error, self._waiters, self._group)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        _check(state)
+        _check(state, TASK_STATE)
         _, self.branch, self._ended, self._value, self._error, self._waiters, self._group = state
 
 
@@ -108,9 +111,9 @@ class Branch:
         """`Cancelled` is due at the next await."""
         self.scopes: list[timeout] = []
 
-    def __getstate__(self) -> tuple[Any, ...]:
+    def state(self) -> tuple[Any, ...]:
+        """What a frame stores of it."""
         return (
-            STATE,
             self.number,
             self.coroutine,
             self.task,
@@ -121,19 +124,19 @@ class Branch:
             self.scopes,
         )
 
+    @classmethod
+    def of(cls, state: tuple[Any, ...]) -> Branch:
+        """The branch whose `state` that is."""
+        branch = cls(state[0], state[1], state[2])
+        _, _, _, branch.intention, branch.op, branch.cancels, branch.must_cancel, branch.scopes = state
+        return branch
+
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        _check(state)
-        (
-            _,
-            self.number,
-            self.coroutine,
-            self.task,
-            self.intention,
-            self.op,
-            self.cancels,
-            self.must_cancel,
-            self.scopes,
-        ) = state
+        """Of version 1."""
+        _check(state, 1)
+        branch = Branch.of(state[1:])
+        for name in self.__slots__:
+            setattr(self, name, getattr(branch, name))
 
 
 class Branches:
@@ -171,20 +174,43 @@ class Branches:
         self.table = {}
         frames.discard(*coroutines)
 
-    def __getstate__(self) -> tuple[Any, ...]:
-        return (STATE, self.table, self.next_number, self._variables)
+    def state(self) -> tuple[Any, ...]:
+        """What a frame stores: plain tuples, since a class costs the pickler several times what its contents do."""
+        return STATE, self.next_number, self._variables, tuple([branch.state() for branch in self])
+
+    @classmethod
+    def of(cls, state: object) -> Branches:
+        """The branches whose `state` that is. Raises `UnknownIntention` for what no Sojourn before this one wrote."""
+        if isinstance(state, Branches):  # of version 1
+            return state
+        if not isinstance(state, tuple):
+            raise UnknownIntention(f"a frame of {type(state).__qualname__}", "this Sojourn reads branches")
+        _check(state, STATE)
+        _, next_number, variables, table = state
+        branches = cls()
+        try:
+            branches._set(next_number, variables, {each[0]: Branch.of(each) for each in table})
+        except BaseException:
+            frames.discard(*(each[1] for each in table))
+            raise
+        return branches
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        _check(state)
-        _, self.table, self.next_number, captured = state
-        self.context = restore_context(captured)
-        self._variables = captured
+        """Of version 1."""
+        _check(state, 1)
+        self._set(state[2], state[3], state[1])
+
+    def _set(self, next_number: int, variables: dict[str, Any], table: dict[int, Branch]) -> None:
+        self.table = table
+        self.next_number = next_number
+        self.context = restore_context(variables)
+        self._variables = variables
         self.size = 0
 
 
-def _check(state: tuple[Any, ...]) -> None:
-    if state[0] != STATE:
-        raise UnknownIntention(f"branch state {state[0]}", f"this Sojourn reads branch state {STATE}")
+def _check(state: tuple[Any, ...], version: int) -> None:
+    if state[0] != version:
+        raise UnknownIntention(f"branch state {state[0]}", f"this Sojourn reads branch state {version}")
 
 
 def driveable(awaitable: Awaitable[Any]) -> Any:

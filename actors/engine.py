@@ -34,7 +34,7 @@ from .decide import decide, rank
 from .draft import Draft, sentence
 from .drive import Driver
 from .ending import code_over, settle_end, terminal, terminated
-from .errors import Cancelled
+from .errors import Cancelled, UnknownIntention
 from .events import Decision, Event, Facts, GoesOn, LocalEvent, Reply, RunStep, StepDone, Turn
 from .limits import Limits
 from .outcomes import is_defect, of_exception, of_value, status_of_error
@@ -171,13 +171,11 @@ class Engine:
         if not record.frame:
             return Branches()
         try:
-            branches = frames.load(record.frame, record.index.pin)
+            branches = Branches.of(frames.load(record.frame, record.index.pin))
         except NOT_ERRORS as raised:  # `__setstate__` of a user's class may even try to end the process
             raise PinNotSatisfied([], [f"restoring failed here: {type(raised).__name__}"]) from raised
-        if not isinstance(branches, Branches):
-            raise PinNotSatisfied(
-                [], [f"the frame of {record.index.actor} holds a {type(branches).__qualname__}"]
-            )
+        except (UnknownIntention, LookupError) as unknown:
+            raise PinNotSatisfied([], [f"the frame of {record.index.actor}: {unknown}"]) from unknown
         branches.size = len(record.frame)
         return branches
 
@@ -279,7 +277,7 @@ class Engine:
                 return
             try:
                 driver.branches.capture_variables()
-                frame = frames.dump(driver.branches, size_limit=self.limits.frame_bytes)
+                frame = frames.dump(driver.branches.state(), size_limit=self.limits.frame_bytes)
             except (CannotSuspend, FrameTooLarge, ContextNotDeclared) as refused:
                 self._raise_at_await(driver, refused)
                 driver.run()

@@ -49,7 +49,7 @@ class IndexFacts:
 @lru_cache(maxsize=4096)
 def _quoted(text: str) -> str:
     """Stages, waits and names repeat: encoding them was half of the header's cost."""
-    return quote(text)
+    return quote(text[:MAX_TEXT])
 
 
 def index_headers(index: Index) -> Headers:
@@ -58,18 +58,20 @@ def index_headers(index: Index) -> Headers:
         f"actor={index.actor}&run={index.run}&workflow={_quoted(index.workflow)}&status={index.status.value}"
         f"&transition={index.transition}&created={index.created:.3f}&updated={index.updated:.3f}"
     ]
-    for name, text in (
-        ("deployment", index.deployment),
-        ("stage", index.stage),
-        ("wait", index.wait),
-        ("hold", index.hold),
-        ("reason", index.hold_reason),
-        ("lane", index.lane),
-        ("parent", index.parent),
-        ("node", index.node),
-    ):
-        if text:
-            fields.append(f"{name}={_quoted(text[:MAX_TEXT])}")
+    if text := index.deployment:
+        fields.append("deployment=" + _quoted(text))
+    if text := index.stage:
+        fields.append("stage=" + _quoted(text))
+    if text := index.wait:
+        fields.append("wait=" + _quoted(text))
+    if text := index.hold:
+        fields.append(f"hold={_quoted(text)}&reason={_quoted(index.hold_reason)}")
+    if text := index.lane:
+        fields.append("lane=" + _quoted(text))
+    if text := index.parent:
+        fields.append("parent=" + _quoted(text))
+    if text := index.node:
+        fields.append("node=" + _quoted(text))
     if index.tags:
         fields.append("tags=" + ",".join(quote(tag[:MAX_TEXT], safe="") for tag in index.tags))
     header = "&".join(fields)

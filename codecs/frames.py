@@ -215,7 +215,7 @@ def _awaited(target: Any) -> Any:
 def line_of(target: Any) -> SourceLine:
     """The line at which a coroutine, generator or async generator stands."""
     code = code_object(target)
-    lasti = slots.standing(target, code).lasti
+    lasti = slots.lasti_of(target, code)
     known = _lines_of_code.get((id(code), lasti))
     if known is not None and known[0] is code:
         return known[1]

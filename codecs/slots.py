@@ -199,6 +199,15 @@ def standing(target: Any, code: types.CodeType) -> Standing:
     )  # null is 0 or, tagged, 1
 
 
+def lasti_of(target: Any, code: types.CodeType) -> int:
+    """The offset of the instruction at which `target`, which has not ended, stands: all that its line needs."""
+    facts = facts_of(code)
+    lasti: int = _word(id(target) + _BASE - current().pointer_back).value - facts.start
+    if not 0 <= lasti < facts.length:
+        raise SystemError(f"frame of {code.co_qualname} is not readable: offset {lasti}")
+    return lasti
+
+
 def values(target: Any, at: Standing, mask: int) -> list[Any]:
     """New references to the objects in the slots of `mask`, which must be a part of `at.mask`."""
     if current().tagged:
