@@ -1,9 +1,13 @@
-"""Removes the node Deployments of versions that nobody needs any more, one each time it runs.
+"""Removes the Deployments of nodes and workers that nobody needs any more, one each time it runs.
 
-One goes when all of this holds: this release's values do not want it, the broker starts nothing new on it, it exists for a while, no
-workflow needs it, every wanted version has nodes that serve, and no node is just leaving. Two versions that can each run the other's
-workflows are both free to go, but not at once: that is why only one goes at a time. Whatever cannot be told (the broker does not
-answer) leaves everything as it is.
+Nodes go when all of this holds: this release's values do not want their version, the broker starts nothing new on it, they exist for
+a while, no workflow needs them, every wanted version has nodes that serve, and no node is just leaving. Two versions that can each run
+the other's workflows are both free to go, but not at once: that is why only one goes at a time. Whatever cannot be told (the broker
+does not answer) leaves everything as it is.
+
+Workers of a queue go when the values do not name them, no workflow needs their version (or it is wanted, and only the queue is not), and
+their queue is served by workers that are wanted and ready, or is empty. Queues are shared by versions: a task of the old one may wait
+there for the old code until the last workflow of that version has gone.
 """
 
 from __future__ import annotations
@@ -13,29 +17,72 @@ import os
 from typing import Any
 
 import cli
-from kube import Kube, Refused
+from kube import Kube, Refused, serving
 
 
 def main() -> int:
-    """Look at each Deployment of nodes of this release."""
+    """Look at each Deployment of nodes, then of workers, of this release."""
     wanted = set(os.environ["WANTED"].split(","))
     if not is_calm(wanted):
         return 0
     receiving = {one["deployment"] for one in cli.ask("versions", "list")["deployments"] if one["receives"]}
     kube = Kube()
-    for found in deployments(kube):
+    for found in deployments(kube, "node"):
         label, name = found["metadata"]["labels"]["sojourn/deployment"], found["metadata"]["name"]
         if label in wanted:
             cli.tell(f"{name}: wanted")
-        elif label in receiving:
-            cli.tell(f"{name}: new workflows start on it still; `sojourn versions set-current` moves them")
+        elif reason := stays(found, label, receiving):
+            cli.tell(f"{name}: {reason}")
+        else:
+            return remove(kube, found)
+    return look_at_workers(kube, wanted, receiving)
+
+
+def look_at_workers(kube: Kube, wanted: set[str], receiving: set[str]) -> int:
+    """Each Deployment of workers, by the rule of this module."""
+    named = set(os.environ["WORKERS"].split(","))
+    all_of_them = deployments(kube, "worker")
+    served = {queue_of(one) for one in all_of_them if one["metadata"]["name"] in named and is_ready(one)}
+    for found in all_of_them:
+        label, name = found["metadata"]["labels"]["sojourn/deployment"], found["metadata"]["name"]
+        queue = queue_of(found)
+        if name in named:
+            cli.tell(f"{name}: wanted")
         elif is_young(found):
             cli.tell(f"{name}: too young to be judged")
-        elif left := workflows_left(label):
-            cli.tell(f"{name}: {left} workflows need it")
+        elif label not in wanted and (reason := stays(found, label, receiving)):
+            cli.tell(f"{name}: {reason}")
+        elif queue not in served and (tasks := tasks_left(queue)):
+            cli.tell(f"{name}: {tasks} tasks are in queue {queue}, and nobody else serves it")
         else:
             return remove(kube, found)
     return 0
+
+
+def stays(found: Any, label: str, receiving: set[str]) -> str:
+    """Why a Deployment of a version that is not wanted cannot go yet; empty when it can."""
+    if label in receiving:
+        return "new workflows start on it still; `sojourn versions set-current` moves them"
+    if is_young(found):
+        return "too young to be judged"
+    left = workflows_left(label)
+    return f"{left} workflows need it" if left else ""
+
+
+def queue_of(found: Any) -> str:
+    """The queue that a Deployment of workers serves."""
+    return str(found["metadata"]["annotations"]["sojourn/queue"])
+
+
+def is_ready(found: Any) -> bool:
+    """Whether any of its workers is."""
+    return bool(found.get("status", {}).get("readyReplicas"))
+
+
+def tasks_left(queue: str) -> int:
+    """Tasks that wait in a queue or are in workers' hands."""
+    found = [one for one in cli.ask("queues")["queues"] if one["queue"] == queue]
+    return sum(one["waiting"] + one["taken"] for one in found)
 
 
 def is_calm(wanted: set[str]) -> bool:
@@ -58,11 +105,9 @@ def is_young(found: Any) -> bool:
     return age.total_seconds() < float(os.environ["MINIMUM_AGE_SECONDS"])
 
 
-def deployments(kube: Kube) -> list[Any]:
-    """Those of nodes, of this release, of every version."""
-    instance = f"app.kubernetes.io/instance={os.environ['INSTANCE']}"
-    query = f"labelSelector={instance},app.kubernetes.io/component=node,sojourn/deployment"
-    found: list[Any] = kube.ask("GET", "apis/apps/v1", "deployments", query=query)["items"]
+def deployments(kube: Kube, component: str) -> list[Any]:
+    """Those of this release's nodes or workers, of every version."""
+    found: list[Any] = kube.ask("GET", "apis/apps/v1", "deployments", query=serving(component))["items"]
     return found
 
 

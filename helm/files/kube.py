@@ -9,9 +9,17 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 SECONDS = 15.0
+
+
+def serving(component: str = "") -> str:
+    """The query for what serves in this release, of every version: nodes and workers, or one of them."""
+    wanted = f"={component}" if component else " in (node,worker)"
+    selector = f"app.kubernetes.io/instance={os.environ['INSTANCE']},app.kubernetes.io/component{wanted}"
+    return f"labelSelector={quote(selector)}"
 
 
 class Refused(Exception):

@@ -1,4 +1,4 @@
-"""Before uninstalling: all node Deployments of this release go, each node draining, while the broker is still there."""
+"""Before uninstalling: all node and worker Deployments of this release go, each draining, while the broker is still there."""
 
 from __future__ import annotations
 
@@ -6,32 +6,37 @@ import os
 import time
 
 import cli
-from janitor import deployments
-from kube import Kube, Refused
+from kube import Kube, Refused, serving
 
 LOOK_SECONDS = 1.0
 
 
 def main() -> int:
-    """Delete them and wait until their pods have gone; the job's deadline bounds it."""
+    """Delete them and wait until their pods have gone; the job's deadline bounds it. Finished jobs that Helm would leave go too."""
     kube = Kube()
-    for found in deployments(kube):
-        name = found["metadata"]["name"]
-        try:
-            kube.ask("DELETE", "apis/apps/v1", "deployments", name, {"propagationPolicy": "Background"})
-        except Refused as refused:
-            if refused.status != 404:
-                raise
-        cli.tell(f"{name}: deleted")
-    selector = f"app.kubernetes.io/instance={os.environ['INSTANCE']},app.kubernetes.io/component=node"
+    for found in kube.ask("GET", "apis/apps/v1", "deployments", query=serving())["items"]:
+        delete(kube, "apis/apps/v1", "deployments", found["metadata"]["name"])
     left = -1
     while left:
-        pods = kube.ask("GET", "api/v1", "pods", query=f"labelSelector={selector}")["items"]
+        pods = kube.ask("GET", "api/v1", "pods", query=serving())["items"]
         if len(pods) != left:
             left = len(pods)
-            cli.tell(f"{left} nodes left")
+            cli.tell(f"{left} nodes and workers left")
         time.sleep(LOOK_SECONDS if left else 0)
+    for job in os.environ["JOBS"].split(","):
+        delete(kube, "apis/batch/v1", "jobs", job)
     return 0
+
+
+def delete(kube: Kube, group: str, kind: str, name: str) -> None:
+    """Delete one object and what it owns; nothing when there is none."""
+    try:
+        kube.ask("DELETE", group, kind, name, {"propagationPolicy": "Background"})
+    except Refused as refused:
+        if refused.status != 404:
+            raise
+    else:
+        cli.tell(f"{name}: deleted")
 
 
 if __name__ == "__main__":

@@ -1,48 +1,55 @@
-"""After an install, upgrade or rollback: the wanted versions become current, once their nodes serve.
+"""After an install, upgrade or rollback: the wanted versions become current, once their nodes serve, and their workers if there are any.
 
-Nothing is moved before: if the new nodes do not come up in time this fails, the upgrade with it, and what was current stays so.
+Nothing is moved before: if they do not come up in time this fails, the upgrade with it, and what was current stays so.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 import cli
+from kube import Kube, Refused, serving
 
 LOOK_SECONDS = 2.0
 
 
 def main() -> int:
-    """Wait for nodes, promote, and if asked wait for the drain of all others."""
+    """Wait for nodes and workers, promote, and if asked wait for the drain of all others."""
     weights = cli.pairs(os.environ["WEIGHTS"])
-    wait_for_nodes(cli.pairs(os.environ["NODES"]), float(os.environ["READY_SECONDS"]))
+    deadline = time.monotonic() + float(os.environ["READY_SECONDS"])
+    wait_for("nodes", cli.pairs(os.environ["NODES"]), ready_nodes, deadline)
+    workers = cli.pairs(os.environ.get("WORKERS", ""))
+    if workers:
+        wait_for("workers", workers, ready_workers, deadline)
     promote(weights)
     if os.environ.get("WAIT_FOR_DRAIN"):
         wait_for_drains(set(weights), time.monotonic() + float(os.environ["DRAIN_SECONDS"]))
     return 0
 
 
-def wait_for_nodes(wanted: dict[str, int], seconds: float) -> None:
-    """Until each version has so many nodes that are ready. Raises `cli.Verdict`."""
-    deadline, told = time.monotonic() + seconds, ""
+def wait_for(what: str, wanted: dict[str, int], look: Callable[[], dict[str, int]], deadline: float) -> None:
+    """Until so many of each are ready, by what `look` says. Raises `cli.Verdict`."""
+    told = ""
     while True:
         try:
-            ready = ready_nodes()
-        except cli.Failed as failed:
+            ready = look()
+        except (cli.Failed, OSError, Refused) as failed:
             ready = {}
             words = str(failed)
         else:
             words = ", ".join(
-                f"{label}: {ready.get(label, 0)} of {count} nodes" for label, count in wanted.items()
+                f"{name}: {ready.get(name, 0)} of {count} {what}" for name, count in wanted.items()
             )
         if words != told:
             told = words
             cli.tell(words)
-        if all(ready.get(label, 0) >= count for label, count in wanted.items()):
+        if all(ready.get(name, 0) >= count for name, count in wanted.items()):
             return
         if time.monotonic() > deadline:
-            raise cli.Verdict(f"not all nodes served within {seconds:g} s ({words}); `current` was not moved")
+            limit = os.environ["READY_SECONDS"]
+            raise cli.Verdict(f"not all {what} served within {limit} s ({words}); `current` was not moved")
         time.sleep(LOOK_SECONDS)
 
 
@@ -53,6 +60,16 @@ def ready_nodes() -> dict[str, int]:
         if node["state"] == "ready":
             found[node["deployment"]] = found.get(node["deployment"], 0) + 1
     return found
+
+
+def ready_workers() -> dict[str, int]:
+    """Ready workers by the name of their Deployment."""
+    found = Kube().ask("GET", "apis/apps/v1", "deployments", query=serving("worker"))["items"]
+    return {
+        one["metadata"]["name"]: one.get("status", {}).get("readyReplicas") or 0
+        for one in found
+        if one.get("status", {}).get("observedGeneration", 0) >= one["metadata"].get("generation", 0)
+    }
 
 
 def promote(weights: dict[str, int]) -> None:

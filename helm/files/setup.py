@@ -1,6 +1,8 @@
-"""Creates the Secrets that are made once. What exists is left as it is: this job has no right to change it.
+"""Creates the Secrets that are made once. What exists is left as it is; this job has no right to change it, with one exception.
 
-It asks whether a Secret is there, and creates it if not; of two jobs at once the API server lets one win.
+It asks whether a Secret is there, and creates it if not; of two jobs at once the API server lets one win. The exception: the users of a
+bundled NATS. A queue of steps that comes later needs a user for its workers, so users are added; none is changed, and none goes,
+since the workers of an older version may still be there.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import os
 import secrets
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import cli
 from kube import Kube, Refused
@@ -23,21 +26,43 @@ def main() -> int:
     makers = (("KEYS_SECRET", keys), ("NATS_AUTH_SECRET", nats_users), ("NATS_TLS_SECRET", certificate))
     for variable, make in makers:
         name = os.environ.get(variable, "")
-        if name and not exists(kube, name):
+        if not name:
+            continue
+        found = existing(kube, name)
+        if found is None:
             create(kube, name, make())
+        elif variable == "NATS_AUTH_SECRET":
+            add_users(kube, found)
+        else:
+            cli.tell(f"secret {name} is there and stays as it is")
     return 0
 
 
-def exists(kube: Kube, name: str) -> bool:
-    """Whether the Secret is there. Raises `Refused`."""
+def existing(kube: Kube, name: str) -> Any:
+    """The Secret, or None. Raises `Refused`."""
     try:
-        kube.ask("GET", "api/v1", "secrets", name)
+        return kube.ask("GET", "api/v1", "secrets", name)
     except Refused as refused:
         if refused.status != 404:
             raise
-        return False
-    cli.tell(f"secret {name} is there and stays as it is")
-    return True
+        return None
+
+
+def add_users(kube: Kube, found: Any) -> None:
+    """Users that are missing; the others keep their passwords. Raises `Refused`, also when somebody else changes it just now."""
+    name = found["metadata"]["name"]
+    data = {entry: base64.b64decode(text).decode() for entry, text in found["data"].items()}
+    queues = {**queues_of(data), **wanted_queues()}
+    made = nats_users(queues, data)
+    missing = sorted(made.keys() - data.keys())
+    if not missing:
+        cli.tell(f"secret {name} is there and stays as it is")
+        return
+    found["data"] = {
+        entry: base64.b64encode(text.encode()).decode() for entry, text in {**data, **made}.items()
+    }
+    kube.ask("PUT", "api/v1", "secrets", name, found)  # refused if it is not the one that was read
+    cli.tell(f"secret {name} has {', '.join(missing)} now; what was there is as it was")
 
 
 def create(kube: Kube, name: str, data: dict[str, str]) -> None:
@@ -68,21 +93,47 @@ def keys() -> dict[str, str]:
         return {os.environ["KEYS_ENTRY"]: path.read_text()}
 
 
-def nats_users() -> dict[str, str]:
-    """One user per role, the server's side of them, and the routes between servers."""
-    made = cli.ask("roles", "config", "--namespace", os.environ["SOJOURN_NAMESPACE"])
-    data = {"accounts.conf": made["config"] + "\n", "routes.conf": routes()}
+def wanted_queues() -> dict[str, str]:
+    """Queues of steps whose workers need a user, each with how it is written in names: NATS_QUEUES is `queue:name,...`."""
+    pairs = (one.partition(":") for one in os.environ.get("NATS_QUEUES", "").split(",") if one)
+    return {queue: name for queue, _, name in pairs}
+
+
+def queues_of(data: dict[str, str]) -> dict[str, str]:
+    """The queues that have a user in a Secret."""
+    entries = (
+        entry.removesuffix("-user")
+        for entry in data
+        if entry.startswith("worker-") and entry.endswith("-user")
+    )
+    return {data[f"{entry}-user"].removeprefix("worker-"): entry.removeprefix("worker-") for entry in entries}
+
+
+def nats_users(queues: dict[str, str] | None = None, known: dict[str, str] | None = None) -> dict[str, str]:
+    """One user per role and per queue's workers, the server's side of them, and the routes between servers.
+
+    `known`: entries that are there already; their passwords stay.
+    """
+    queues = wanted_queues() if queues is None else queues
+    known = known or {}
+    words = ["roles", "config", "--namespace", os.environ["SOJOURN_NAMESPACE"]]
+    made = cli.ask(*words, *(f"--queue={queue}" for queue in queues))
+    config, data = made["config"], {}
     for user in made["users"]:
-        data[f"{user['role']}-user"] = user["user"]
-        data[f"{user['role']}-password"] = user["password"]
+        name = user["role"]
+        if name == "worker":
+            name = f"worker-{queues[user['user'].removeprefix('worker-')]}"
+        password = known.get(f"{name}-password", user["password"])
+        config = config.replace(user["password"], password)
+        data[f"{name}-user"], data[f"{name}-password"] = user["user"], password
+    data["accounts.conf"] = config + "\n"
+    data["routes.conf"] = known.get("routes.conf") or routes()
     return data
 
 
 def routes() -> str:
     """The inside of the servers' `cluster` block: their common password and each one's address."""
-    servers = [one for one in os.environ.get("NATS_ROUTES", "").split(",") if one]
-    if not servers:
-        return "# one server\n"
+    servers = [one for one in os.environ["NATS_ROUTES"].split(",") if one]
     password = secrets.token_hex(24)
     lines = [f"authorization {{ user: route, password: {password}, timeout: 5 }}", "routes: ["]
     lines += [f'  "nats-route://route:{password}@{server}"' for server in servers]

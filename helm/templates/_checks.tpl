@@ -37,11 +37,50 @@
 {{- fail "autoscaling.activeActors with keda needs autoscaling.prometheusAddress: where KEDA asks for sojourn_active_actors" -}}
 {{- end -}}
 {{- end -}}
+{{- $seen := list -}}
+{{- range (include "sojourn.workers" . | fromJson).workers -}}
+{{- if has .name $seen -}}
+{{- fail (printf "workers: queue %q stands there twice for version %q" .queue .label) -}}
+{{- end -}}
+{{- $seen = append $seen .name -}}
+{{- if and .scaling.kind (gt (int .scaling.minReplicas) (int .scaling.maxReplicas)) -}}
+{{- fail (printf "workers: queue %q: scaling.minReplicas (%d) is above scaling.maxReplicas (%d)" .queue (int .scaling.minReplicas) (int .scaling.maxReplicas)) -}}
+{{- end -}}
+{{- if and (eq .scaling.kind "keda") .scaling.depth (not $.Values.autoscaling.prometheusAddress) -}}
+{{- fail (printf "workers: queue %q: scaling.depth with keda needs autoscaling.prometheusAddress: where KEDA asks for sojourn_step_queue_depth" .queue) -}}
+{{- end -}}
+{{- if and .scaling.kind (eq (int .scaling.minReplicas) 0) (not (and (eq .scaling.kind "keda") .scaling.depth)) -}}
+{{- fail (printf "workers: queue %q: scaling.minReplicas 0 needs scaling.kind keda and scaling.depth: nothing else starts a worker again" .queue) -}}
+{{- end -}}
+{{- if and (not .scaling.kind) (eq .state "current") (lt (int .replicas) 1) -}}
+{{- fail (printf "workers: queue %q of current version %q has no replicas: its steps would wait for ever" .queue .label) -}}
+{{- end -}}
+{{- end -}}
+{{- range .Values.workers -}}
+{{- if and .version (not (has .version $labels)) -}}
+{{- fail (printf "workers: queue %q names version %q, which is not current nor draining here; there are: %s" .queue .version (join ", " $labels)) -}}
+{{- end -}}
+{{- end -}}
 {{- $copies := int (include "sojourn.streamReplicas" .) -}}
 {{- if and (include "sojourn.bundled" .) (gt $copies (int (include "sojourn.natsServers" .))) -}}
 {{- fail (printf "topology.replicas is %d and the bundled NATS has %s server(s): set nats.mode to \"cluster\" or topology.replicas to 0" $copies (include "sojourn.natsServers" .)) -}}
 {{- end -}}
 {{- if and (not (include "sojourn.bundled" .)) (ne .Values.nats.external.auth "none") (not .Values.nats.external.existingSecret) .Values.nats.external.url -}}
 {{- fail "nats.external.existingSecret is needed: the Secret with the NATS credentials (or set nats.external.auth to \"none\")" -}}
+{{- end -}}
+{{- /* What an upgrade must not change by mistake, such as a forgotten --reuse-values. Nothing is found without a cluster; then nothing is said. */ -}}
+{{- $before := lookup "v1" "ConfigMap" .Release.Namespace (printf "%s-scripts" (include "sojourn.fullname" .)) -}}
+{{- with and .Release.IsUpgrade $before -}}
+{{- $known := default dict .metadata.annotations -}}
+{{- range $name, $value := dict "namespace" $.Values.topology.namespace "partitions" (toString $.Values.topology.partitions) -}}
+{{- $was := default $value (get $known (printf "sojourn/%s" $name)) -}}
+{{- if ne $was $value -}}
+{{- fail (printf "topology.%s was %s and would become %s: it cannot change, the workflows that are there would be left behind (is --reset-then-reuse-values missing?)" $name $was $value) -}}
+{{- end -}}
+{{- end -}}
+{{- $was := default $.Values.nats.mode (get $known "sojourn/nats") -}}
+{{- if ne $was $.Values.nats.mode -}}
+{{- fail (printf "nats.mode was %s and would become %s: the workflows are in the NATS that is there, and would be left behind; a single server's streams are lost when it joins a cluster (is --reset-then-reuse-values missing?)" $was $.Values.nats.mode) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}

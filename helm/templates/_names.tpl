@@ -18,6 +18,15 @@ app.kubernetes.io/instance: {{ .root.Release.Name | trunc 63 | trimSuffix "-" }}
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
+{{/* Labels of a pod template: those that stay when only the chart's version changes, so that this alone restarts nothing. */}}
+{{- define "sojourn.podLabels" -}}
+{{ include "sojourn.selector" . }}
+app.kubernetes.io/part-of: sojourn
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
 {{- define "sojourn.labels" -}}
 {{ include "sojourn.selector" . }}
 app.kubernetes.io/part-of: sojourn
@@ -88,6 +97,57 @@ A version's label from its image's tag or digest: what Kubernetes takes as a par
 {{- $found = append $found $version -}}
 {{- end -}}
 {{- dict "versions" $found | toJson -}}
+{{- end -}}
+
+{{/*
+{"workers": [...]} as JSON: one for each queue and version that is listed, with everything a worker Deployment needs. A worker belongs to a
+version as a node does: queues are shared by versions, so what stays of the old version has workers that know its steps.
+*/}}
+{{- define "sojourn.workers" -}}
+{{- $root := . -}}
+{{- $node := .Values.node -}}
+{{- $found := list -}}
+{{- range $given := .Values.workers -}}
+{{- $slug := include "sojourn.labelOf" $given.queue -}}
+{{- range $version := (include "sojourn.versions" $root | fromJson).versions -}}
+{{- if or (not $given.version) (eq $given.version $version.label) -}}
+{{- $scaling := merge (dict) (default dict $given.scaling) (dict
+    "kind" "" "minReplicas" 1 "maxReplicas" 8 "cpuPercent" 70 "depth" 0 "scaleDownSeconds" 300) -}}
+{{- if hasKey (default dict $given.scaling) "minReplicas" -}}
+{{- $_ := set $scaling "minReplicas" $given.scaling.minReplicas -}}
+{{- end -}}
+{{- $worker := dict
+    "queue" $given.queue
+    "slug" $slug
+    "label" $version.label
+    "name" (printf "%s-worker-%s-%s" (include "sojourn.fullname" $root) $slug $version.label)
+    "image" $version.image
+    "pullPolicy" $version.pullPolicy
+    "state" $version.state
+    "replicas" (int (ternary $given.replicas 1 (hasKey $given "replicas")))
+    "concurrency" (int (default 0 $given.concurrency))
+    "drainSeconds" (int (default $node.drainSeconds $given.drainSeconds))
+    "resources" (default $node.resources $given.resources)
+    "env" (concat $node.env (default list $given.env))
+    "nodeSelector" (ternary $given.nodeSelector $node.nodeSelector (hasKey $given "nodeSelector"))
+    "tolerations" (ternary $given.tolerations $node.tolerations (hasKey $given "tolerations"))
+    "affinity" (ternary $given.affinity $node.affinity (hasKey $given "affinity"))
+    "priorityClassName" (ternary $given.priorityClassName $node.priorityClassName (hasKey $given "priorityClassName"))
+    "scaling" $scaling -}}
+{{- $found = append $found $worker -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- dict "workers" $found | toJson -}}
+{{- end -}}
+
+{{/* The queues that workers serve, each once. */}}
+{{- define "sojourn.queues" -}}
+{{- $queues := list -}}
+{{- range .Values.workers -}}
+{{- $queues = append $queues .queue -}}
+{{- end -}}
+{{- $queues | uniq | sortAlpha | join "," -}}
 {{- end -}}
 
 {{/* The version that jobs run: the first current one, whose commands are the newest the release knows. */}}

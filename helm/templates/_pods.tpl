@@ -80,6 +80,9 @@ imagePullSecrets:
 {{- if not $bundled -}}
 {{- $name = get $values.nats.external (printf "%sRole" .role) -}}
 {{- end -}}
+{{- if .queue -}}
+{{- $name = printf "%s-%s" $name .queue -}}
+{{- end -}}
 {{- if or $bundled (ne $values.nats.external.auth "none") }}
 - name: nats
   secret:
@@ -111,7 +114,7 @@ Without a role it does not know the broker; without kube it has no token for the
 {{- $root := .root -}}
 metadata:
   labels:
-    {{- include "sojourn.labels" (dict "root" $root "component" .component) | nindent 4 }}
+    {{- include "sojourn.podLabels" (dict "root" $root "component" .component) | nindent 4 }}
 spec:
   restartPolicy: {{ default "OnFailure" .restart }}
   {{- if .kube }}
@@ -179,11 +182,95 @@ spec:
     {{- end }}
 {{- end -}}
 
+{{/*
+Where the pods of a Deployment run: (dict "values" node-or-worker "spread" constraints "selector" (labels to spread)). As a list in YAML.
+*/}}
+{{- define "sojourn.scheduling" -}}
+{{- with .values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+topologySpreadConstraints:
+  {{- if .spread }}
+  {{- toYaml .spread | nindent 2 }}
+  {{- else }}
+  {{- $selector := .selector }}
+  {{- range list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
+  - maxSkew: 1
+    topologyKey: {{ . }}
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- $selector | nindent 8 }}
+  {{- end }}
+  {{- end }}
+{{- end -}}
+
+{{/*
+The first container of nodes and workers: (dict "root" $ "image" "..." "pullPolicy" "..." "role" "node"). They refuse to start on streams that
+are missing or differ, and end when NATS does not answer; this waits for both instead of crashing, for as long as it takes. A shell as
+process 1 ignores SIGTERM unless told: a pod that is deleted while it waits goes at once.
+*/}}
+{{- define "sojourn.waitForTopology" -}}
+- name: topology
+  image: {{ .image | quote }}
+  imagePullPolicy: {{ .pullPolicy }}
+  command: [sh, -c, "trap 'exit 143' TERM; until sojourn topology check; do sleep 2 & wait $!; done"]
+  env:
+    - name: HOME
+      value: /tmp
+    {{- include "sojourn.brokerEnv" (dict "root" .root "role" .role) | nindent 4 }}
+  securityContext:
+    {{- include "sojourn.containerSecurity" .root | nindent 4 }}
+  resources:
+    {{- toYaml .root.Values.jobs.resources | nindent 4 }}
+  volumeMounts:
+    - name: tmp
+      mountPath: /tmp
+    {{- include "sojourn.brokerMounts" (dict "root" .root) | nindent 4 }}
+{{- end -}}
+
+{{/* Port and probes of nodes and workers, with `root` as the context. */}}
+{{- define "sojourn.probes" -}}
+ports:
+  - {name: health, containerPort: {{ .Values.node.healthPort }}, protocol: TCP}
+startupProbe:
+  httpGet: {path: /livez, port: health}
+  periodSeconds: 2
+  timeoutSeconds: 2
+  failureThreshold: {{ div (add1 .Values.node.startupSeconds) 2 }}
+# 503 while its loop is stuck in code that does not await: a restart cures what it reports.
+livenessProbe:
+  httpGet: {path: /livez, port: health}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 3
+# 503 while it has not joined, may not act, or drains.
+readinessProbe:
+  httpGet: {path: /readyz, port: health}
+  periodSeconds: 5
+  timeoutSeconds: 5
+  failureThreshold: 2
+{{- end -}}
+
 {{/* Egress rules of network policies. */}}
 {{- define "sojourn.egressDns" -}}
 - ports:
-    - {protocol: UDP, port: 53}
-    - {protocol: TCP, port: 53}
+    {{- range .Values.networkPolicy.dnsPorts }}
+    - {protocol: UDP, port: {{ . }}}
+    - {protocol: TCP, port: {{ . }}}
+    {{- end }}
 {{- end }}
 {{- define "sojourn.egressNats" -}}
 {{- if include "sojourn.bundled" . }}

@@ -26,6 +26,7 @@ COMMANDS: Final[dict[str, str]] = {
     "release": "control:release",
     "nodes": "operators:nodes",
     "drain": "drain:drain",
+    "queues": "queues:queues",
     "versions": "versions:versions",
     "census": "versions:census",
     "dead": "dead:dead",

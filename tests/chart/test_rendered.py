@@ -121,7 +121,9 @@ def test_only_what_talks_to_the_api_server_has_a_token(file: Path) -> None:
         for pod in render(file).pods()
         if pod.spec["automountServiceAccountToken"]
     }
-    assert with_token <= {"janitor", "setup", "leave"}
+    with_workers = {"promote"} if render(file).workers() else set()
+    assert with_token <= {"janitor", "setup", "leave", *with_workers}
+    assert with_workers <= with_token
     for account in render(file).of("ServiceAccount"):
         assert account["automountServiceAccountToken"] is False
 
@@ -131,7 +133,10 @@ def test_no_role_may_read_secrets_or_change_anything_but_what_its_job_needs(file
     for role in render(file).of("Role"):
         for rule in role["rules"]:
             if "secrets" in rule["resources"]:
-                assert rule["verbs"] == ["create"] or (rule["verbs"] == ["get"] and rule["resourceNames"])
+                assert rule["verbs"] == ["create"] or rule["resourceNames"]
+                if "update" in rule["verbs"]:
+                    assert rule["resourceNames"] == [f"{RELEASE}-sojourn-nats-auth"]
+                    assert rule["verbs"] == ["update"]
             assert "*" not in (*rule["verbs"], *rule["resources"], *rule["apiGroups"])
 
 

@@ -67,6 +67,7 @@ def test_the_alerts_that_an_operator_wants_are_there() -> None:
         "SojournStorage",
         "SojournNoNodes",
         "SojournPartitionsWithoutOwner",
+        "SojournQueueWithoutWorker",
     } <= alerts
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import importlib.util
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +23,7 @@ ENVIRONMENT = {
     "KUBE_NAMESPACE": "apps", "INSTANCE": "rel", "SOJOURN_NAMESPACE": "shop", "KEYS_ENTRY": "key", "KEYS_SECRET": "rel-keys",
     "NATS_AUTH_SECRET": "rel-nats-auth", "NATS_TLS_SECRET": "rel-nats-tls", "NATS_HOST": "rel-nats",
     "NATS_ROUTES": "rel-nats-0.rel-nats-headless:6222,rel-nats-1.rel-nats-headless:6222",
+    "NATS_QUEUES": "mail:mail,GPU_large:gpu-large-1c2f20",
 }  # fmt: skip
 
 
@@ -51,7 +54,9 @@ def test_the_keys_are_a_file_that_nodes_read(setup: ModuleType, tmp_path: Path) 
 def test_each_role_has_a_user_and_the_routes_name_every_server(setup: ModuleType) -> None:
     made = setup.nats_users()
     roles = {entry.removesuffix("-password") for entry in made if entry.endswith("-password")}
-    assert roles == {"admin", "node", "starter", "signaller", "reader", "operator"}
+    people = {"admin", "node", "starter", "signaller", "reader", "operator"}
+    assert roles == {*people, "worker-mail", "worker-gpu-large-1c2f20"}
+    assert made["worker-gpu-large-1c2f20-user"] == "worker-GPU_large"
     assert made["routes.conf"].count("nats-route://route:") == 2
     assert "rel-nats-1.rel-nats-headless:6222" in made["routes.conf"]
     assert made["node-password"] in made["accounts.conf"]
@@ -93,14 +98,20 @@ async def _run(env: dict[str, str], *words: str) -> tuple[int | None, str]:
 class Answers:
     """An API server's answers, and what it was asked."""
 
-    def __init__(self, setup: ModuleType, existing: set[str]) -> None:
+    def __init__(self, setup: ModuleType, existing: set[str], data: dict[str, str] | None = None) -> None:
         self._refused = setup.Refused
         self._existing = existing
+        self._data = {entry: base64.b64encode(text.encode()).decode() for entry, text in (data or {}).items()}
         self.made: list[Any] = []
+        self.changed: list[Any] = []
 
     def ask(self, method: str, group: str, kind: str, name: str = "", body: Any = None) -> Any:
-        if method == "GET" and name not in self._existing:
-            raise self._refused(404, "GET", "not found")
+        if method == "GET":
+            if name not in self._existing:
+                raise self._refused(404, "GET", "not found")
+            return {"metadata": {"name": name, "resourceVersion": "7"}, "data": dict(self._data)}
+        if method == "PUT":
+            self.changed.append(body)
         if method == "POST":
             if body["metadata"]["name"] in self._existing:
                 raise self._refused(409, "POST", "exists")
@@ -126,3 +137,70 @@ def test_a_secret_that_another_job_made_meanwhile_is_left(
 ) -> None:
     setup.create(Answers(setup, {"rel-keys"}), "rel-keys", {"key": "x"})
     assert "made by somebody else meanwhile" in capsys.readouterr().out
+
+
+def _text(secret: Any) -> dict[str, str]:
+    return {entry: base64.b64decode(text).decode() for entry, text in secret["data"].items()}
+
+
+def test_a_queue_that_is_new_gets_a_user_and_every_other_entry_stays_as_it_is(
+    setup: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = setup.nats_users({"mail": "mail", "old=": "old-8af0c1"})
+    answers = Answers(setup, {"rel-keys", "rel-nats-tls", "rel-nats-auth"}, before)
+    monkeypatch.setattr(setup, "Kube", lambda: answers)
+    assert setup.main() == 0
+    assert not answers.made
+    (changed,) = answers.changed
+    assert changed["metadata"]["resourceVersion"] == "7", (
+        "the API server refuses it if somebody else was faster"
+    )
+    after = _text(changed)
+    gone = {entry for entry in before if before[entry] != after[entry]}
+    assert gone == {"accounts.conf"}
+    assert after.keys() - before.keys() == {
+        "worker-gpu-large-1c2f20-user",
+        "worker-gpu-large-1c2f20-password",
+    }
+    for entry, text in after.items():
+        if entry.endswith("-password"):
+            assert text in after["accounts.conf"], (
+                "the server knows every user, those of queues that are no longer named too"
+            )
+            assert text not in capsys.readouterr().out
+
+
+def test_users_that_are_all_there_are_left(
+    setup: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = Answers(setup, {"rel-keys", "rel-nats-tls", "rel-nats-auth"}, setup.nats_users())
+    monkeypatch.setattr(setup, "Kube", lambda: answers)
+    assert setup.main() == 0
+    assert not answers.made
+    assert not answers.changed
+    assert capsys.readouterr().out.count("stays as it is") == 3
+
+
+async def test_a_worker_of_one_queue_sees_the_topology_and_no_other_queue_on_a_real_server(
+    setup: ModuleType, tmp_path: Path
+) -> None:
+    users = setup.nats_users()
+    async with EmbeddedServer(extra_config=users["accounts.conf"]) as server:
+
+        async def run(role: str, user: str, *words: str) -> tuple[int | None, str]:
+            where = {
+                "SOJOURN_SERVER": server.url, "SOJOURN_NAMESPACE": "shop", "SOJOURN_ROLE": role,
+                "SOJOURN_USER": users[f"{user}-user"], "SOJOURN_PASSWORD": users[f"{user}-password"],
+                "PATH": str(Path(SOJOURN).parent), "HOME": str(tmp_path),
+            }  # fmt: skip
+            return await _run(where, *words)
+
+        assert (await run("worker", "worker-mail", "topology", "check"))[0] != 0, (
+            "nothing is applied yet: it waits"
+        )
+        assert (await run("admin", "admin", "topology", "apply"))[0] == 0
+        assert (await run("worker", "worker-mail", "topology", "check"))[0] == 0
+        assert (await run("worker", "worker-mail", "list"))[0] == 6
+        assert (await run("worker", "worker-mail", "start", "order"))[0] == 6
+        code, text = await run("node", "node", "queues", "--json")
+        assert (code, json.loads(text)) == (0, {"queues": []})

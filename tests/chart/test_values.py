@@ -13,8 +13,8 @@ from chart_kit import CHART, refused, render_text
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-EXTERNAL, CLUSTER, TWO = (
-    CHART / f"ci/{name}.yaml" for name in ("external", "bundled-cluster", "two-versions")
+EXTERNAL, CLUSTER, TWO, WORKERS = (
+    CHART / f"ci/{name}.yaml" for name in ("external", "bundled-cluster", "two-versions", "workers")
 )
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 
@@ -42,6 +42,14 @@ SCHEMA = json.loads((CHART / "values.schema.json").read_text())
         (TWO, "versions[1].weight=0,versions[2].weight=0", "weights of the current versions are all 0"),
         (TWO, "versions[1].replicas=0", 'version "v2" is current and has no replicas'),
         (TWO, "versions[0].state=old", "must be one of"),
+        (WORKERS, "workers[0].queu=a", "'queu' not allowed"),
+        (WORKERS, "workers[0].queue=a b", "does not match pattern"),
+        (WORKERS, "workers[0].queue=ocr", 'queue "ocr" stands there twice for version "v1"'),
+        (WORKERS, "workers[0].version=v7", 'names version "v7", which is not current nor draining here; there are: v1, v2'),
+        (WORKERS, "workers[0].replicas=0", 'queue "mail" of current version "v2" has no replicas'),
+        (WORKERS, "workers[1].scaling.minReplicas=9", "scaling.minReplicas (9) is above scaling.maxReplicas (4)"),
+        (WORKERS, "workers[1].scaling.minReplicas=0", "minReplicas 0 needs scaling.kind keda and scaling.depth"),
+        (WORKERS, "autoscaling.prometheusAddress=", "scaling.depth with keda needs autoscaling.prometheusAddress"),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_refused_with_a_reason(file: Any, sets: str, words: str) -> None:
@@ -107,7 +115,7 @@ def allowed(schema: Any) -> st.SearchStrategy[Any]:
         case "array":
             if schema["items"] == {"type": "object"}:
                 return st.just([])
-            return st.lists(allowed(schema["items"]), max_size=3)
+            return st.lists(allowed(schema["items"]), min_size=schema.get("minItems", 0), max_size=3)
     if "properties" in schema:
         needed = set(schema.get("required", ()))
         parts = {name: allowed(one) for name, one in schema["properties"].items()}
@@ -130,7 +138,14 @@ def part(*names: str) -> st.SearchStrategy[Any]:
 @slow
 @given(
     part(
-        "node", "autoscaling", "promote", "janitor", "podDisruptionBudget", "serviceMonitor", "prometheusRule"
+        "node",
+        "workers",
+        "autoscaling",
+        "promote",
+        "janitor",
+        "podDisruptionBudget",
+        "serviceMonitor",
+        "prometheusRule",
     )
 )
 def test_what_the_schema_allows_for_nodes_renders_or_is_refused_in_words(values: Any) -> None:

@@ -109,9 +109,17 @@ class Objects(list[dict[str, Any]]):
         (found,) = [one for one in self.of(kind) if one["metadata"]["name"].endswith(ending)]
         return found
 
+    def workers(self) -> list[dict[str, Any]]:
+        """Deployments of workers of step queues."""
+        component = "app.kubernetes.io/component"
+        return [one for one in self.of("Deployment") if one["metadata"]["labels"][component] == "worker"]
+
     def pods(self) -> Iterator[Pod]:
-        """Every pod template there is."""
+        """Every pod template there is, and pods as they are."""
         for one in self:
+            if one["kind"] == "Pod":
+                yield Pod(one, {"metadata": one["metadata"], "spec": one["spec"]})
+                continue
             template = one.get("spec", {})
             if one["kind"] == "CronJob":
                 template = template["jobTemplate"]["spec"]

@@ -331,7 +331,12 @@ def _merged(known: Object, patch: Object) -> Object:
 
 def _matches(one: Object, query: dict[str, str]) -> bool:
     labels = one["metadata"].get("labels") or {}
-    for part in filter(None, query.get("labelSelector", "").split(",")):
+    for part in filter(None, re.split(r",(?![^(]*\))", query.get("labelSelector", ""))):
+        if " in (" in part:
+            name, _, values = part.partition(" in (")
+            if labels.get(name) not in values.rstrip(")").split(","):
+                return False
+            continue
         name, equals, value = part.partition("=")
         if (labels.get(name) != value.lstrip("=")) if equals else (name not in labels):
             return False
