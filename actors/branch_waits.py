@@ -47,6 +47,8 @@ def _register(driver: Driver, branch: Branch, tasks: Iterable[Task[Any]]) -> Non
         if not task._ended:
             known = [number for number in task._waiters if number in table and number != branch.number]
             task._waiters = [*known, branch.number]
+        else:
+            task._waiters = []  # it is asked how it ended
 
 
 def evaluate(driver: Driver, branch: Branch, just: Task[Any] | None) -> None:

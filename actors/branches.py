@@ -42,8 +42,20 @@ class Task(Generic[T]):
         self._ended = False
         self._value: Any = None
         self._error: BaseException | None = None
-        self._waiters: list[int] = []
+        self._waiters: list[Any] = []
+        """Numbers of the branches that hear of its end. Once it has failed and there were none: whose task it was, as
+        "<actor>/<run>", until somebody asks how it ended."""
         self._group: TaskGroup | None = None
+
+    def __del__(self) -> None:
+        """Nobody can ask any more: as asyncio does, say that a failure was never seen. Only in the actor's own code: what
+        is discarded or collected elsewhere says nothing about that."""
+        if getattr(self, "_ended", False) and self._waiters:
+            from .inside import current_driver
+
+            driver = current_driver()
+            if driver is not None and driver.identity == self._waiters[0]:
+                driver.never_seen(self)
 
     def __await__(self) -> Generator[Any, Any, T]:
         return WaitBranches((self,), "one", cancel=True).__await__()
@@ -62,6 +74,7 @@ class Task(Generic[T]):
         """What it returned; raises what it raised. Raises `RuntimeError` while it runs."""
         if not self._ended:
             raise RuntimeError(f"task {self.branch} has not ended; await it, or ask done() first")
+        self._waiters = []
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[no-any-return]  # the branch returned a T
@@ -70,6 +83,7 @@ class Task(Generic[T]):
         """What it raised, or None."""
         if not self._ended:
             raise RuntimeError(f"task {self.branch} has not ended; await it, or ask done() first")
+        self._waiters = []
         return self._error
 
     def cancel(self, msg: str = "") -> bool:

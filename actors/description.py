@@ -46,6 +46,10 @@ class Description:
         yield "missing", [words for words in details.missing if words != index.hold_reason]
         yield "could run on", list(details.elsewhere)
         yield "steps", [running_words(running) for running in details.running]
+        yield (
+            "failed, never awaited",
+            [one.name for one in index.operations if one.kind == "task" and one.outcome == "error"],
+        )
         yield "unread mail", [f"{unread.channel}: {unread.messages}" for unread in details.unread]
         yield "children", index.children or ""
         yield "parent", index.parent

@@ -28,6 +28,7 @@ import msgspec
 from sojourn.codecs import frames
 from sojourn.codecs.errors import PayloadTooLarge
 from sojourn.codecs.record import SourceLine, Wait
+from sojourn.codecs.traceback_text import raised_at
 
 from . import intentions as i
 from .branch_waits import INSIDE, evaluate, group_lost
@@ -35,6 +36,7 @@ from .branches import Branch, Branches, Task, driveable, is_fresh
 from .current import CurrentActor
 from .draft import Draft
 from .errors import Cancelled, Deadlock, LimitExceeded, UnknownIntention
+from .events import Warn
 from .inside import counterpart, entered, name_of_yield
 from .outside_waits import OUTSIDE
 from .registry import Registry
@@ -64,6 +66,8 @@ class Driver:
         self.root: tuple[Any, BaseException | None] | None = None
         """What the workflow function returned or raised, once it has."""
         index = draft.base.index
+        self.identity = f"{index.actor}/{index.run}"
+        """Of the actor, among all that run in this process."""
         self.actor = CurrentActor(index.actor, index.run, index.workflow, draft.facts.deployment, draft.now)
         """What `current.actor` says in this turn."""
         self.registry = registry
@@ -139,6 +143,7 @@ class Driver:
                 branch, value, error = self.ready.popleft()
                 if self.branches.table.get(branch.number) is branch:
                     self._step(branch, value, error)
+                del branch, value, error  # the last reference to a task is to go in here (`Task.__del__`)
                 if not self.ready:
                     self._end_deadlock()
         self.current = None
@@ -181,9 +186,9 @@ class Driver:
         ) as raised:  # no code of an actor may end the node: neither by `exit()` nor by Ctrl-C's class
             # Through the base class: the exception's own class may say anything about itself.
             traceback = sys.exc_info()[2]
-            self._ended(
-                branch, None, BaseException.with_traceback(raised, traceback.tb_next if traceback else None)
-            )
+            below = traceback.tb_next if traceback is not None else None
+            del traceback  # it holds this very frame, and so the branch, until the garbage collector comes
+            self._ended(branch, None, BaseException.with_traceback(raised, below))
         else:
             self._suspended(branch, yielded)
 
@@ -230,14 +235,28 @@ class Driver:
         task = branch.task
         assert task is not None, "every branch but the first has a task"
         task._ended, task._value, task._error = True, value, error
+        in_group = task._group
         if task._group is not None:
             task._group.tasks.remove(task)  # a group that lives long must not make every frame larger
             group_lost(self, task._group, error)
-        for number in task._waiters:
+        waiters, task._waiters = task._waiters, []
+        if error is not None and not waiters and in_group is None and not isinstance(error, Cancelled):
+            task._waiters = [self.identity]
+        for number in waiters:
             waiter = self.branches.table.get(number)
             if waiter is not None and waiter.intention is not None:
                 evaluate(self, waiter, task)
-        task._waiters = []
+        self.current = None  # so that nothing here keeps a task that the code has no name for
+
+    def never_seen(self, task: Task[Any]) -> None:
+        """A task has failed, and nothing is left that could ask how it ended: note it, and have it logged."""
+        error = task._error
+        assert error is not None, "only a task that failed is noted"
+        what = f"{type(error).__qualname__} at {raised_at(error)}"
+        op = self.draft.take_op()
+        self.draft.begin(op, "task", what)
+        self.draft.note(op, outcome="error")
+        self.draft.effects.append(Warn(f"a task failed and nobody awaited it: {what}"))
 
     def _locate(self, number: int) -> None:
         """Store with a branch's wait where in the user's code it stands."""

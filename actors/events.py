@@ -179,7 +179,13 @@ class Message:
     body: Mapping[str, Any]
 
 
-Effect = RunStep | CancelStep | Reply
+class Warn(msgspec.Struct, frozen=True):
+    """Something in the user's code that goes on and should be known: for the log of the actor."""
+
+    text: str
+
+
+Effect = RunStep | CancelStep | Reply | Warn
 
 
 class Turn(msgspec.Struct, frozen=True):

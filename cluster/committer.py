@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from sojourn.actors.current import CurrentActor
-from sojourn.actors.events import CancelStep, Facts, Reply, RunStep, Turn
+from sojourn.actors.events import CancelStep, Facts, Reply, RunStep, Turn, Warn
 from sojourn.codecs.record import Origin, Record
 
 from .commits import commit
@@ -125,6 +125,9 @@ class Committer:
                     self._serving.services.steps.cancel(self._serving.services, key)
                 case Reply():
                     await send_reply(self._serving.services, effect)
+                case Warn(text):
+                    about = {"workflow": turn.record.index.workflow, "run": turn.record.index.run}
+                    self._serving.services.log.warning("%s: %s", self._actor, text, extra=about)
 
     def start_step(self, hot: Hot, run: RunStep) -> None:
         """Run an attempt of a step whose call is committed and names this node."""

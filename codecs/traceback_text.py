@@ -36,6 +36,18 @@ def traceback_text(error: BaseException, *, whole: bool = False) -> str:
     return cut_middle(text.encode("utf-8", "backslashreplace").decode())
 
 
+def raised_at(error: BaseException) -> str:
+    """The line of the user's code at which an exception was raised: "function line n", "?" when there is none."""
+    places = [
+        f"{frame.f_code.co_qualname} line {line}"
+        if hasattr(frame.f_code, "co_qualname")
+        else f"{frame.f_code.co_name} line {line}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not _is_machinery(frame.f_globals.get("__name__", ""))
+    ]
+    return places[-1] if places else "?"
+
+
 def cut_middle(text: str, limit: int = MAX_TRACEBACK) -> str:
     """Return at most `limit` characters of `text`: its beginning and its end."""
     if len(text) <= limit:
@@ -64,9 +76,12 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 def _machinery_files(error: BaseException) -> Iterator[str]:
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        module = frame.f_globals.get("__name__", "")
-        if any(module == name or module.startswith(f"{name}.") for name in _MACHINERY):
+        if _is_machinery(frame.f_globals.get("__name__", "")):
             yield frame.f_code.co_filename
+
+
+def _is_machinery(module: str) -> bool:
+    return any(module == name or module.startswith(f"{name}.") for name in _MACHINERY)
 
 
 def _leave_out(described: traceback.TracebackException, files: set[str], depth: int) -> None:

@@ -47,6 +47,8 @@ class Rehearsal(Generic[R]):
         """Attempts of its steps, in order."""
         self.dead: list[str] = []
         """Why messages to it went to the dead letters."""
+        self.warnings: list[str] = []
+        """What a node would log of its code: tasks that failed and that nobody awaited."""
 
     def __repr__(self) -> str:
         record = self._world.record(self.id)

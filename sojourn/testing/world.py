@@ -36,6 +36,7 @@ from sojourn.actors.events import (
     StepDone,
     Turn,
     Verdict,
+    Warn,
 )
 from sojourn.actors.execution import StepRunner
 from sojourn.actors.limits import Limits
@@ -282,6 +283,8 @@ class World:
             else:
                 self._live[actor] = turn.live
         for effect in turn.effects:
+            if isinstance(effect, Warn):
+                self.rehearsal(actor).warnings.append(effect.text)
             if isinstance(effect, RunStep):
                 self._begin_step(actor, effect)
             elif isinstance(effect, CancelStep):
