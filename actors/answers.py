@@ -60,6 +60,16 @@ class Running(msgspec.Struct, frozen=True, omit_defaults=True):
     heartbeat: Any = None
     heartbeat_age: float | None = None
     last_error: str = ""
+    queue: str = ""
+    """Of a queued step: its queue, and what is said of that now."""
+    since: float | None = None
+    """Broker time at which the workflow called it."""
+    at_work: int = 0
+    """Tasks of the queue that workers have in hand."""
+    free: int = 0
+    """Places of workers that wait for a task."""
+    waiting: int = 0
+    """Tasks that wait for a place."""
 
 
 class Details(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -121,10 +121,14 @@ def _doing(index: Index, details: Details) -> str:
     cancelling = "is being cancelled and " if index.status is Status.CANCELLING else ""
     active = [running for running in details.running if running.seconds is not None]
     later = [running for running in details.running if running.next_retry is not None]
+    queued = [running for running in details.running if running.queue and running.next_retry is None]
     if active:
         return f"{cancelling}runs {running_words(active[0])}" + (
             f" and {len(active) - 1} more" if active[1:] else ""
         )
+    if queued:
+        more = f" and {len(queued) - 1} more" if queued[1:] else ""
+        return f"{cancelling}waits for queued {running_words(queued[0])}{more}"
     if later:
         return f"{cancelling}waits to try again: {running_words(later[0])}"
     if index.status is Status.RUNNABLE:
@@ -143,11 +147,27 @@ def running_words(running: Running) -> str:
         words += f", next at {moment(running.next_retry)}"
     if running.stuck:
         words += f", stuck at {running.where}" if running.where else ", stuck"
+    if running.queue:
+        words += f", queue {running.queue}"
+        words += f", since {moment(running.since)}: {_queue_words(running)}" if running.since else ""
     if running.heartbeat_age is not None:
         words += f", last heartbeat {format_duration(round(running.heartbeat_age))} ago"
     if running.last_error:
         words += f", last error: {running.last_error}"
     return words
+
+
+def _queue_words(running: Running) -> str:
+    """Who could run it, and what else waits."""
+    if not running.at_work and not running.free:
+        return f"no worker takes from the queue, {_tasks(running.waiting)} waiting"
+    return (
+        f"{_tasks(running.at_work)} at work, {_tasks(running.waiting)} waiting, free places: {running.free}"
+    )
+
+
+def _tasks(count: int) -> str:
+    return f"{count} task" + ("" if count == 1 else "s")
 
 
 def place(line: SourceLine) -> str:

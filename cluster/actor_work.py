@@ -155,7 +155,7 @@ class ActorWork:
             and record.index.lane == serving.lane
             and not (envelope.outbox or envelope.results or envelope.hold)
             and all(wait.kind == "call" for wait in envelope.waits)
-            and all(call.retry_timer is None for call in envelope.calls)
+            and all(call.runs_here for call in envelope.calls)
             and not serving.held.of(self.actor)
             and self.mailbox.holds_only(envelope.consumed)
         )

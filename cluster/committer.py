@@ -52,7 +52,7 @@ class Committer:
         before = hot.record
         gone = before.envelope.consumed - record.envelope.consumed if before is not None else ()
         hot.record, hot.revision = record, revision
-        self._known.foreign = self._known.foreign and bool(record.envelope.calls)
+        self._known.foreign = self._known.foreign and any(not call.queue for call in record.envelope.calls)
         if before is not None and before.envelope.hold is not None and record.envelope.hold is None:
             self._known.cold = True
         if turn.live is not None or turn.ran or ended:
@@ -87,14 +87,15 @@ class Committer:
     def _given_back(self, turn: Turn) -> Turn:
         """On a lane: give the actor back with this commit, if its partition's owner can run what it has become.
 
-        Only when its code ran: what was on the lane for a reason then has gone on. Not while a step runs: the owner
-        would wait for its outcome by way of `done`. And not while it is held: the operator's word comes the way the
+        Only when its code ran: what was on the lane for a reason then has gone on. Not while a step runs here: the
+        owner would wait for its outcome by way of `done`. And not while it is held: the operator's word comes the way the
         hold went.
         """
         record, serving = turn.record, self._serving
         if not serving.lane or not turn.ran or not record.index.lane:
             return turn
-        if record.envelope.calls or record.envelope.hold is not None:
+        running = any(not call.queue for call in record.envelope.calls)
+        if running or record.envelope.hold is not None:
             return turn
         if not serving.services.pins.home_can(serving.p, record):
             return turn

@@ -14,16 +14,19 @@ from sojourn.actors import answers
 from sojourn.actors.answers import Answer, Details, Question
 from sojourn.broker.errors import BrokerError, InvalidName
 from sojourn.broker.seam import Received, Subscription
-from sojourn.broker.subjects import actor_id
+from sojourn.broker.subjects import actor_id, token
 from sojourn.codecs.record import Origin, Record
 
 from .commits import read_record
+from .queues import state_of
 from .views import details
 
 if TYPE_CHECKING:
     from .mailbox import Mailbox
     from .serving import Serving
 
+MAX_QUEUES: Final = 8
+"""Queues of one actor's steps that an answer tells about."""
 AT_ONCE: Final = 64
 """Questions of one partition that are answered at a time; further ones wait in their order."""
 
@@ -98,15 +101,20 @@ class Queries:
             case "consumed":
                 return Answer(index=record.index, consumed=await self._consumed(record, question.origin))
             case "describe":
-                return Answer(index=record.index, details=self._details(record))
+                return Answer(index=record.index, details=await self._details(record))
 
-    def _details(self, record: Record) -> Details:
-        actor = record.index.actor
+    async def _details(self, record: Record) -> Details:
+        services, actor = self._serving.services, record.index.actor
+        names = dict.fromkeys(call.queue for call in record.index.queued)
+        queues = {
+            name: await state_of(services.broker, services.subjects, token(name))
+            for name in tuple(names)[:MAX_QUEUES]
+        }
         hot = self._serving.services.hot_cache.get(actor)
         mailbox = self._mailbox_of(actor)
         held = self._serving.held.of(actor)
         live = hot.live if hot is not None else None
-        return details(self._serving.services, record, live, tuple(mailbox or ()), held)
+        return details(services, record, live, tuple(mailbox or ()), held, queues)
 
     async def _consumed(self, record: Record, origin: Origin | None) -> bool:
         """Whether this mail was taken: it is in the set, or was and is gone from everywhere."""

@@ -24,7 +24,7 @@ from sojourn.codecs.seal import open_record, read_index
 from .steps import operation_key
 
 if TYPE_CHECKING:
-    from sojourn.broker.seam import Broker
+    from sojourn.broker.seam import Broker, ConsumerState
     from sojourn.broker.subjects import Subjects
     from sojourn.codecs.keyring import Keyring
 
@@ -49,8 +49,9 @@ def details(
     live: Live | None,
     items: Sequence[Item],
     held: HeldOf,
+    queues: Mapping[str, ConsumerState | None] | None = None,
 ) -> Details:
-    """What only the owner knows of an actor."""
+    """What only the owner knows of an actor. `queues`: the state of those in which steps of it wait."""
     envelope = record.envelope
     ended = record.index.status.ended
     missing = () if ended else services.pins.missing(record)
@@ -60,7 +61,9 @@ def details(
     sizes: Mapping[str, int] = frames.variable_sizes(live) if live is not None else {}
     return Details(
         hot=live is not None,
-        running=tuple(_running(services, record, call) for call in envelope.calls),
+        running=tuple(
+            _running(services, record, call, (queues or {}).get(call.queue)) for call in envelope.calls
+        ),
         unread=_unread(record, items, held),
         missing=missing,
         elsewhere=(elsewhere,) if elsewhere else (),
@@ -77,7 +80,9 @@ def details(
     )
 
 
-def _running(services: PartitionServices, record: Record, call: PendingCall) -> Running:
+def _running(
+    services: PartitionServices, record: Record, call: PendingCall, queue: ConsumerState | None
+) -> Running:
     key = operation_key(record.index.actor, record.index.run, call.op)
     attempt = services.step_runner.attempt(key) if call.runner == services.runner else None
     options: Any = orjson.loads(bytes(call.options))
@@ -94,6 +99,11 @@ def _running(services: PartitionServices, record: Record, call: PendingCall) -> 
         where=attempt.where if attempt is not None else "",
         heartbeat=attempt.heartbeat if attempt is not None else None,
         heartbeat_age=attempt.heartbeat_age if attempt is not None else None,
+        queue=call.queue,
+        since=call.first_started if call.queue else None,
+        at_work=queue.unacknowledged if queue is not None else 0,
+        free=queue.requests if queue is not None else 0,
+        waiting=queue.waiting if queue is not None else 0,
         last_error=f"{call.last_error.type}: {call.last_error.message}" if call.last_error else "",
     )
 
@@ -224,8 +234,9 @@ async def _judge(broker: Broker, subjects: Subjects, keyring: Keyring, actor: st
         if wait.timer is not None and await _armed(broker, subjects, record, wait.timer):
             return "armed timer"
     for call in envelope.calls:
-        if call.retry_timer is not None and await _armed(broker, subjects, record, call.retry_timer):
-            return "armed timer"
+        for timer in (call.retry_timer, call.deadline_timer):
+            if timer is not None and await _armed(broker, subjects, record, timer):
+                return "armed timer"
     for kind in ("receive", "join"):
         if any(wait.kind == kind for wait in envelope.waits):
             return kind

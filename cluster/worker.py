@@ -166,6 +166,12 @@ class Worker:
                 for number in range(self._options.concurrency)
             ]
             self._ready.set()
+            self._log.info(
+                "takes tasks of %s, %d at a time",
+                ", ".join(self._queues),
+                self._options.concurrency,
+                extra={"worker": self._id},
+            )
             if self._options.announce:
                 print(f"worker {self._id} ready", flush=True)
             try:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, Literal
 
 from sojourn.broker.server import dying_with_parent
 
@@ -22,7 +22,9 @@ DRAIN_SECONDS: Final = 30.0
 
 
 class NodeProcess:
-    """One `sojourn node` as a child process. Its output goes to `log`, or to the parent's own when that is None."""
+    """One `sojourn node` (or `sojourn worker`) as a child process. Its output goes to `log`, or to the parent's own when that is
+    None.
+    """
 
     def __init__(
         self,
@@ -31,10 +33,11 @@ class NodeProcess:
         *,
         log: Path | None = None,
         environment: Mapping[str, str] | None = None,
+        command: Literal["node", "worker"] = "node",
     ) -> None:
         self.name = name
         self.log = log
-        self._command = dying_with_parent([sys.executable, "-m", "sojourn.cli", "node", *arguments])
+        self._command = dying_with_parent([sys.executable, "-m", "sojourn.cli", command, *arguments])
         self._environment = dict(environment or {})
         self._process: asyncio.subprocess.Process | None = None
         self._output: IO[bytes] | None = None

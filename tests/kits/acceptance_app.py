@@ -55,6 +55,25 @@ async def waits(value: int) -> int:
     return value + answer
 
 
+@step(queue="acceptance", retry=1)
+async def queued_effect(name: str, seconds: float = 0.0) -> str:
+    """As `effect`, at a worker."""
+    note("begin", current.step.key, name, os.getpid())
+    await asyncio.sleep(seconds)
+    note("end", current.step.key, name, os.getpid())
+    return name
+
+
+@workflow
+async def queues(value: int, seconds: float = 0.0) -> int:
+    """A queued step between two local ones."""
+    await effect("before")
+    stage("queued")
+    await queued_effect("queued", seconds)
+    await effect("after")
+    return value
+
+
 @workflow
 async def works(seconds: float) -> str:
     """One long step."""

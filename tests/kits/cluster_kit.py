@@ -50,6 +50,7 @@ class Cluster:
     client: Client
     keyring: Keyring
     nodes: dict[str, NodeProcess] = field(default_factory=dict)
+    workers: dict[str, NodeProcess] = field(default_factory=dict)
 
     # nodes
 
@@ -86,6 +87,37 @@ class Cluster:
             await node.start()
         await self.owned_by(*(name for name, node in self.nodes.items() if node.running))
 
+    async def add_worker(
+        self, *names: str, url: str | None = None, concurrency: int = 1, env: Mapping[str, str] | None = None
+    ) -> None:
+        """Start worker processes and wait until each says that it takes tasks."""
+        for name in names:
+            worker = NodeProcess(
+                name,
+                [
+                    "acceptance_app",
+                    "--server", url or self.server.url,
+                    "--namespace", NAMESPACE,
+                    "--worker-id", name,
+                    "--concurrency", str(concurrency),
+                    "--log", "info",
+                ],
+                log=self.place / f"{name}.log",
+                environment={
+                    "ACCEPTANCE_JOURNAL": str(self.place / "journal"),
+                    "PYTHONPATH": str(KITS),
+                    **(env or {}),
+                },
+                command="worker",
+            )  # fmt: skip
+            self.workers[name] = worker
+            await worker.start()
+
+            async def takes_tasks(worker: NodeProcess = worker) -> bool:
+                return "takes tasks" in worker.last_words()
+
+            await until(takes_tasks, self.logs, 30)
+
     async def owned_by(self, *names: str, seconds: float = 30.0) -> None:
         """Wait until every partition is held by one of these nodes, and each of them holds its fair share."""
         fair = self.subjects.partitions // (len(names) + 1)
@@ -105,7 +137,9 @@ class Cluster:
 
     def logs(self) -> str:
         """The end of every node's log, for failures."""
-        return "\n".join(f"--- {name}\n{node.last_words()}" for name, node in self.nodes.items())
+        return "\n".join(
+            f"--- {name}\n{node.last_words()}" for name, node in (self.nodes | self.workers).items()
+        )
 
     # actors
 
@@ -218,7 +252,7 @@ async def cluster(place: Path, *, partitions: int = 16) -> AsyncIterator[Cluster
         try:
             yield made
         finally:
-            await asyncio.gather(*(node.stop(seconds=10.0) for node in made.nodes.values()))
+            await asyncio.gather(*(node.stop(seconds=10.0) for node in (made.nodes | made.workers).values()))
 
 
 class TcpProxy:

@@ -25,6 +25,8 @@ CHARGING = Running(
     "charge", 3, 2, 5, seconds=4.2, heartbeat={"n": 1}, heartbeat_age=1.0, last_error="OSError: disk"
 )
 LATER = Running("charge", 3, 3, 5, next_retry=7_200.0, last_error="OSError: disk")
+QUEUED = Running("charge", 3, 2, 5, queue="gpu", since=3_600.0, at_work=3, free=0, waiting=14)
+UNSERVED = Running("charge", 3, 1, 5, queue="gpu", since=3_600.0, waiting=1)
 STUCK = Running("charge", 3, 1, 5, seconds=90, stuck=True, where="shop.py:3 in charge")
 
 
@@ -34,6 +36,9 @@ STUCK = Running("charge", 3, 1, 5, seconds=90, stuck=True, where="shop.py:3 in c
         (index(Status.COMPLETED), Details(), "o1 (order) completed at 1970-01-01 01:00:00Z."),
         (index(Status.REJECTED), None, "o1 (order) ended with a rejection at 1970-01-01 01:00:00Z."),
         (index(wait="receive approval"), Details(), "o1 (order) waits: receive approval."),
+        (index(wait="step charge in queue gpu"), None, "o1 (order) waits: step charge in queue gpu. No node answers for it now; it goes on when one does."),  # noqa: E501  # the text as users see it
+        (index(), Details(running=(QUEUED,)), "o1 (order) waits for queued step charge, attempt 2 of 5, queue gpu, since 1970-01-01 01:00:00Z: 3 tasks at work, 14 tasks waiting, free places: 0."),  # noqa: E501  # the text as users see it
+        (index(), Details(running=(UNSERVED, QUEUED)), "o1 (order) waits for queued step charge, attempt 1 of 5, queue gpu, since 1970-01-01 01:00:00Z: no worker takes from the queue, 1 task waiting and 1 more."),  # noqa: E501  # the text as users see it
         (index(wait="receive approval"), None, "o1 (order) waits: receive approval. No node answers for it now; it goes on when one does."),
         (index(wait="receive a"), Details(unread=(Unread("b", 3, 0.0),)), "o1 (order) waits: receive a (unread mail: 3 on b)."),
         (index(wait="receive a"), Details(missing=("shop:order has changed",)), "o1 (order) waits: receive a. No living node has the code it is suspended in (shop:order has changed)."),  # noqa: E501  # the text as users see it

@@ -58,7 +58,19 @@ def test_an_undeclared_name_kind_or_label_is_an_error(metrics: Metrics) -> None:
 
 
 def test_no_metric_has_an_id_among_its_labels() -> None:
-    allowed = {"workflow", "kind", "reason", "why", "state", "status", "connection", "lane", "stream"}
+    allowed = {
+        "workflow",
+        "kind",
+        "reason",
+        "why",
+        "state",
+        "status",
+        "connection",
+        "lane",
+        "stream",
+        "queue",
+        "outcome",
+    }
     assert {label for declared in METRICS.values() for label in declared.labels} <= allowed
 
 
