@@ -125,7 +125,7 @@ class NatsBroker:
                 "Nats-Batch-Id": batch_id,
                 "Nats-Batch-Sequence": str(n),
             }
-            await self._connection.send("publish", message.subject, message.payload, headers)
+            self._connection.send("publish", message.subject, message.payload, headers)
         headers = {
             **(wire.publish_headers(last) or {}),
             "Nats-Batch-Id": batch_id,
@@ -373,7 +373,7 @@ class NatsBroker:
     # plain messages
     async def send(self, subject: str, payload: bytes = b"", headers: Headers | None = None) -> None:
         """Publish without storing. Lost without a word when nobody listens. Raises `OutcomeUnknown`."""
-        await self._connection.send("send", subject, payload, wire.encode_headers(headers or {}))
+        self._connection.send("send", subject, payload, wire.encode_headers(headers or {}))
 
     async def request(
         self, subject: str, payload: bytes = b"", headers: Headers | None = None, *, timeout: float = 2.0
@@ -399,7 +399,7 @@ class NatsBroker:
     async def reply(self, message: Received, payload: bytes = b"", headers: Headers | None = None) -> None:
         """Answer a request; a message that asked for no reply gets none."""
         if message.reply:
-            await self._connection.send("reply", message.reply, payload, wire.encode_headers(headers or {}))
+            self._connection.send("reply", message.reply, payload, wire.encode_headers(headers or {}))
 
     # inside
     async def _api(

@@ -20,7 +20,7 @@ from nats.errors import Error as NatsError
 from nats.errors import StaleConnectionError
 from sojourn.broker.errors import BrokerClosed, ConnectFailed, OutcomeUnknown, without_credentials
 from sojourn.broker.nats_options import NatsOptions
-from sojourn.broker.nats_requests import Requests, check_size
+from sojourn.broker.nats_requests import Requests
 from sojourn.broker.seam import Subscription
 
 log = logging.getLogger("sojourn.broker")
@@ -196,21 +196,11 @@ class NatsConnection:
             for listener in self._listeners:
                 listener(up)
 
-    async def send(
+    def send(
         self, operation: str, subject: str, payload: bytes, headers: Mapping[str, str] | None
     ) -> None:
         """Publish without an answer. Raises `OutcomeUnknown`, `Refused` (too large), `BrokerClosed`."""
-        if self.closed:
-            raise BrokerClosed(operation)
-        check_size(self.client, subject, payload, headers)
-        try:
-            await self.client.publish(
-                subject,
-                payload,
-                headers=headers,  # type: ignore[arg-type]  # "Dict" there, only read
-            )
-        except (NatsError, OSError) as error:
-            raise OutcomeUnknown(operation, subject, f"not sent: {error!r}") from error
+        self.requests.send(operation, subject, payload, headers)
 
     async def subscribe(self, subject: str, deliver: Callable[[Msg], Awaitable[None]]) -> Subscription:
         """A plain subscription that outlives reconnects of either kind."""

@@ -34,24 +34,15 @@ _NAME = re.compile(r"[!-9;-~]+")
 """What a header may be called: printable ASCII, no space, no colon."""
 _LINE_ENDS = str.maketrans("\r\n", "  ")
 MESSAGE_TOO_LARGE = 10054
-_HEADER_FRAME = len("NATS/1.0\r\n\r\n")
 LATE_SECONDS = 0.02
 """How much later than its time-out a request may be told of it."""
 
 
-def check_size(client: Client, subject: str, payload: bytes, headers: Mapping[str, str] | None) -> None:
-    """Refuse here what the server would end the whole connection for: its limit covers headers and payload.
-
-    nats-py compares the payload alone. Raises `Refused`.
-    """
-    size = len(payload)
-    if headers:
-        size += _HEADER_FRAME + sum(len(name) + len(value) + 4 for name, value in headers.items())
-    if size > client.max_payload:
-        raise _too_large(size, client.max_payload, subject)
-
-
 def _too_large(size: int, limit: int, subject: str) -> Refused:
+    """Refused here, since the server would end the whole connection for it: its limit covers headers and payload.
+
+    nats-py compares the payload alone.
+    """
     text = f"{size} bytes with headers, the server takes {limit} (max_payload)"
     return Refused(MESSAGE_TOO_LARGE, text, subject)
 
@@ -202,11 +193,14 @@ class Requests:
             self._watch.cancel()
         self.fail_all("the connection was closed here")
 
-    def _open(self, operation: str, subject: str, timeout: float) -> tuple[str, _Waiting]:
+    def _check(self, operation: str, subject: str) -> None:
         if self._closed:
             raise BrokerClosed(operation)
         if not self._client.is_connected:
             raise OutcomeUnknown(operation, subject, "not connected (nothing was sent)")
+
+    def _open(self, operation: str, subject: str, timeout: float) -> tuple[str, _Waiting]:
+        self._check(operation, subject)
         self._next += 1
         number = str(self._next)
         waiting = self._waiting[number] = _Waiting(operation, subject, timeout)
@@ -215,14 +209,28 @@ class Requests:
     def _send(
         self, number: str, waiting: _Waiting, payload: bytes, headers: Mapping[str, str] | None
     ) -> None:
-        """Have it written in the next turn of the loop, with all that is written until then."""
         self.sent += 1
+        self._write(waiting.subject, f" {self._prefix}{number}", payload, headers)
+
+    def send(
+        self, operation: str, subject: str, payload: bytes, headers: Mapping[str, str] | None
+    ) -> None:
+        """Publish without an answer, in order with the requests. Raises `OutcomeUnknown`, `Refused` (too large),
+        `BrokerClosed`.
+        """
+        self._check(operation, subject)
+        self._write(subject, "", payload, headers)
+
+    def _write(
+        self, subject: str, reply: str, payload: bytes, headers: Mapping[str, str] | None
+    ) -> None:
+        """Have it written in the next turn of the loop, with all that is written until then."""
         client, block = self._client, header_block(headers) if headers else b""
         size = len(block) + len(payload)
         if size > client.max_payload:
-            raise _too_large(size, client.max_payload, waiting.subject)
+            raise _too_large(size, client.max_payload, subject)
         verb, sizes = ("HPUB", f"{len(block)} {size}") if block else ("PUB", f"{size}")
-        head = f"{verb} {waiting.subject} {self._prefix}{number} {sizes}\r\n".encode()
+        head = f"{verb} {subject}{reply} {sizes}\r\n".encode()
         client._pending += (head, block, payload, b"\r\n")
         client._pending_data_size += len(head) + size + 2
         if not self._flushing:
