@@ -13,8 +13,9 @@
 
 from sojourn.broker.memory import MemoryServer as MemoryServer
 
+from .queues import Queued as Queued
 from .rehearsal import Executed as Executed
 from .rehearsal import Rehearsal as Rehearsal
 from .world import World as World
 
-__all__ = ["Executed", "MemoryServer", "Rehearsal", "World"]
+__all__ = ["Executed", "MemoryServer", "Queued", "Rehearsal", "World"]

@@ -43,15 +43,19 @@ from sojourn.actors.limits import Limits
 from sojourn.actors.outcomes import of_exception, of_value
 from sojourn.actors.registry import Registry
 from sojourn.actors.step import Step
+from sojourn.actors.task import Task, result_publish
 from sojourn.actors.turns import EventRefused
 from sojourn.actors.wire import Malformed, message_publish, outbox_publish, parse_event
 from sojourn.actors.workflow import WorkflowCall
 from sojourn.broker.seam import Publish
+from sojourn.broker.subjects import Step as StepSubject
 from sojourn.broker.subjects import Subjects, actor_id, channel_name, token
+from sojourn.cluster.task_run import Wanted, wanted
 from sojourn.codecs.durations import Duration, duration
 from sojourn.codecs.keyring import Keyring
 from sojourn.codecs.record import Origin, OutboxEntry, Record
 
+from .queues import Queued, WorldQueues
 from .rehearsal import Executed, Rehearsal
 
 R = TypeVar("R")
@@ -72,12 +76,14 @@ class World:
         beginning: datetime = _BEGINNING,
         move: bool = True,
         crash: bool = False,
+        workers: bool = True,
         seed: int = 0,
         limits: Limits | None = None,
     ) -> None:
         """A world at `beginning`. `steps` replaces steps (by themselves or by name) with functions, sync or async,
         of the
-        same arguments; the others run as they are. `registry`: None is all that the process has defined."""
+        same arguments; the others run as they are. `registry`: None is all that the process has defined. Queued steps
+        run like local ones; with `workers=False` they wait in their queue (`queued`) until the test says `work`."""
         self.registry = registry if registry is not None else registries.default_registry
         self._fakes = {
             step if isinstance(step, str) else step.name: fake for step, fake in (steps or {}).items()
@@ -101,6 +107,8 @@ class World:
         self._rehearsals: dict[str, Rehearsal[Any]] = {}
         self._inboxes: dict[str, list[Event]] = {}
         self._steps: deque[tuple[str, RunStep]] = deque()
+        self._workers = workers
+        self._queues = WorldQueues(self.registry)
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._timers: dict[tuple[str, str, int], int] = {}
         self._settling = False
@@ -147,6 +155,22 @@ class World:
         await self._settle()
         return True
 
+    def queued(self, queue: str | None = None) -> list[Queued]:
+        """Tasks of queued steps that wait for a worker, of one queue or of all."""
+        return [task for task in self._queues if queue in (None, task.queue)]
+
+    async def work(self, queue: str | None = None) -> bool:
+        """A worker takes the first task, of one queue or of any, runs it and sends its result; False when there was none.
+
+        A task whose operation is over it only takes away, as a real one would.
+        """
+        task = self._queues.take(queue)
+        if task is None:
+            return False
+        await self._work_on(task)
+        await self._settle()
+        return True
+
     def rehearsal(self, id: str) -> Rehearsal[Any]:
         """The workflow of this id: started by the test, or a child."""
         if id not in self._rehearsals:
@@ -180,6 +204,10 @@ class World:
             entry = self._timers.pop(_timer_key(message.cancel_schedule), None)
             self._agenda = [item for item in self._agenda if item[1] != entry]
             heapq.heapify(self._agenda)
+            return
+        parsed = self._subjects.parse(message.subject)
+        if isinstance(parsed, StepSubject):
+            self._queues.put(parsed.queue, message)
             return
         self._deliver(message.subject, dict(message.headers), message.payload)
 
@@ -298,7 +326,14 @@ class World:
 
     def _flush(self, record: Record, entry: OutboxEntry) -> None:
         self._publish(
-            outbox_publish(entry, record.index, subjects=self._subjects, keyring=self._keyring, now=self._now)
+            outbox_publish(
+                entry,
+                record.index,
+                record.envelope.calls,
+                subjects=self._subjects,
+                keyring=self._keyring,
+                now=self._now,
+            )
         )
 
     def _begin_step(self, actor: str, run: RunStep) -> None:
@@ -309,7 +344,10 @@ class World:
 
     async def _run_step(self) -> bool:
         if not self._steps:
-            return False
+            task = self._queues.take() if self._workers else None
+            if task is not None:
+                await self._work_on(task)
+            return task is not None
         actor, run = self._steps.popleft()
         done = await self._attempt(actor, run)
         if self._crash:  # the process dies before the outcome is recorded: the step runs again
@@ -318,6 +356,17 @@ class World:
         if any(call.op == run.call.op and call.attempt == run.call.attempt for call in record.envelope.calls):
             self._turn(actor, done, needs_frame=self._engine.needs_frame(record, done))
         return True
+
+    async def _work_on(self, task: Task) -> None:
+        """What a worker does: ask the record, run the step, send the result."""
+        record = self._records.get(task.actor)
+        index = record.index if record is not None else None
+        if index is None or wanted(task, index.run, index.queued) is not Wanted.YES:
+            return
+        done = await self._attempt(task.actor, RunStep(task.call()))
+        if self._crash:  # the worker dies before the result is stored: the same attempt runs again
+            done = await self._attempt(task.actor, RunStep(task.call()))
+        self._publish(result_publish(task, done, subjects=self._subjects, worker="world"))
 
     async def _attempt(self, actor: str, run: RunStep) -> StepDone:
         step = self.registry.step(run.call.step)
