@@ -16,11 +16,12 @@ from sojourn.actors.events import Decision, StepDone, Verdict
 from sojourn.broker.seam import Publish
 from sojourn.broker.subjects import ActorId, Token
 
-from .away import NUDGE_SECONDS, Away
+from .away import Away
 from .known_record import KnownRecord
 from .mailbox import MOVE_AFTER_SECONDS, UNKNOWN_SECONDS, Mailbox
 from .mailroom import HeldRef, Item, Phase
 from .moves import Parcel
+from .nudges import KEPT_SECONDS
 from .outbox import flush, send_reply
 from .refusals import Refusals
 from .turner import Turner
@@ -189,7 +190,7 @@ class ActorWork:
         if record is not None and not record.index.lane and record.envelope.lane_epoch:
             services = serving.services
             subject = services.subjects.wake(ActorId(self.actor), Token("nudge"))
-            await services.broker.publish(Publish(subject, b"{}", ttl=NUDGE_SECONDS))
+            await services.broker.publish(Publish(subject, b"{}", ttl=KEPT_SECONDS))
             services.fault("owner_nudged", self.actor)
         serving.held.forget(self.actor)
         self.mailbox.clear()

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from sojourn.actors.decide import grace_timers
 from sojourn.actors.events import Decision, Verdict
-from sojourn.broker.seam import Publish
-from sojourn.broker.subjects import ActorId, Token
+from sojourn.broker.subjects import ActorId
 
 from .mailroom import Item, Phase
 
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from .serving import Serving
     from .turner import Turner
 
-NUDGE_SECONDS: Final = 3600
-"""How long a nudge is kept. One that is lost is made up for by the next look."""
 LOOK_SECONDS: Final = (15.0, 300.0)
 """First and longest pause between two looks at an actor whose held events nobody took: a nudge either way may be lost."""
 LIST_OVER: Final = 64
@@ -168,9 +165,7 @@ class Away:
 
     async def _publish_nudge(self, lane: str) -> None:
         services = self._serving.services
-        subject = services.subjects.lane(Token(lane), ActorId(self._actor))
-        await services.broker.publish(Publish(subject, ttl=NUDGE_SECONDS))
-        services.meter.count("lane_nudges", lane=lane)
+        await services.nudger.nudge(lane, ActorId(self._actor))
         services.fault("lane_nudged", self._actor)
 
     async def _list(self) -> None:

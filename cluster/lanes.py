@@ -1,12 +1,14 @@
 """The lanes of this node's deployment: who takes which, how nudges reach the one who has it, what happens when it dies.
 
-Nudges for all actors of a deployment come to one consumer that its nodes share, so any of them may get one. It is acknowledged
-only when the node that owns the lane of the actor's partition has noted it: this node, or a peer that is told by a request. A lane
-that nobody owns is attached by the node that got the nudge. Whoever dies with a nudge in hand lets it come again after
-`ACK_WAIT_SECONDS`; whoever dies with a lane is noticed by its peers at their next poll, and the one that rendezvous order names
-attaches it (the next ones somewhat later), lists HELD, and finds every event that was not consumed.
+Whoever owns a partition tells the node that has the lane directly (`nudges`). Nudges that are stored instead, because nobody was known
+to have it or did not answer, come to one consumer that the deployment's nodes share, so any of them may get one. Such a nudge is
+acknowledged only when the node that owns the lane of the actor's partition has noted it: this node, or a peer that is told by a
+request. A lane that nobody owns is attached by the node that got the nudge. Whoever dies with a nudge in hand lets it come again after
+`ACK_WAIT_SECONDS`; whoever dies with a lane is noticed by its peers at their next poll, and its successor lists HELD, and finds every
+event that was not consumed.
 
-The deployment's nodes keep its lanes once they were needed; the keys stay, because their epochs may only grow.
+Lanes that were ever needed are shared out among the deployment's ready nodes as partitions are among all (`ownership.plan`): a node that
+joins takes its share, a node that leaves or dies gives its own away. The keys stay, because their epochs may only grow.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ from sojourn.broker.seam import ConsumerConfig, Delivery, Pull, Received, Subscr
 from sojourn.broker.subjects import ActorId, Lane, Token, actor_id
 
 from .lane_partition import LanePartition
-from .ownership import FALLBACK_SECONDS, rendezvous
+from .nudges import LANE, NOTED
+from .ownership import Mine, View, plan
 
 if TYPE_CHECKING:
     from .directory import LaneDirectory
     from .holdings import Holdings
     from .metrics import Metrics
-    from .ownership import View
     from .services import PartitionServices
     from .versions import Versions
 
@@ -35,9 +37,18 @@ ACK_WAIT_SECONDS: Final = 10.0
 IDLE_SECONDS: Final = 600.0
 """The broker forgets the consumer of a deployment without nodes after this time; what it had comes to the next one."""
 AT_ONCE: Final = 64
-"""Nudged actors that are seen to at a time."""
+"""Nudged actors that are seen to at a time, and stored nudges that are asked for ahead: what is not seen to within `ACK_WAIT_SECONDS`
+comes again, to whoever is just as late.
+"""
+MAX_PENDING: Final = 1_000
+"""Stored nudges that the deployment's nodes have in hand together."""
+REQUESTS: Final = 8
+"""Requests of partitions' owners that are worked on at a time."""
+MOVE_SECONDS: Final = 10.0
+"""How long a lane that moves waits for its actors to reach their next commit."""
+KEPT_SECONDS: Final = 60.0
+"""How long a lane that was taken in another's stead is not given back."""
 AGAIN_SECONDS: Final = (0.05, 1.0)
-_LANE: Final = Token("lane")
 
 
 class Lanes:
@@ -64,8 +75,10 @@ class Lanes:
         self._subscription: Subscription | None = None
         self._nudges: dict[ActorId, list[Delivery]] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
+        self._told = asyncio.Semaphore(REQUESTS)
         self._tasks: set[asyncio.Task[None]] = set()
         self._unserved: dict[int, float] = {}
+        self._kept_until: dict[int, float] = {}
         self._draining = False
         self._over = False
 
@@ -76,7 +89,7 @@ class Lanes:
     async def start(self) -> None:
         """Begin to hear nudges. Raises `BrokerError`."""
         services = self._services
-        mine = services.subjects.probe(Token(services.node_id), _LANE)
+        mine = services.subjects.probe(Token(services.node_id), LANE)
         self._subscription = await services.broker.subscribe(mine, self._on_forwarded)
         await self._begin_pull()
 
@@ -89,27 +102,29 @@ class Lanes:
                 partition.look_again()
         if self._over or self._draining:
             return
-        now, me = self._services.monotonic(), self._services.runner
-        lanes = await self._directory.lanes()
-        peers = {
-            m.node: m.capacity
-            for m in view.members.values()
-            if m.state == "ready" and m.deployment == self._label
-        }
-        orphaned = {}
-        for p, owned in lanes.items():
-            owner = owned.owner
-            holder = view.members.get(owner.node)
-            lives = holder is not None and holder.lease == owner.lease and owner.state != "free"
-            if p in self.holdings.serving() or (lives and owner.runner != me):
-                continue
-            orphaned[p] = self._unserved.get(p, now)
-            order = rendezvous(p, peers)
-            rank = order.index(self._services.node_id) if self._services.node_id in order else len(order)
-            if now - orphaned[p] >= rank * FALLBACK_SECONDS and p not in self.holdings.busy():
-                self.holdings.attach(p)
-        self._unserved = orphaned
+        owners = await self._directory.lanes()
+        peers = {node: m for node, m in view.members.items() if m.deployment == self._label}
+        self._move(View(view.partitions, peers, owners, only=frozenset(owners)))
         self._metrics.gauge("lanes_served", len(self.holdings.serving()))
+
+    def _move(self, lanes: View) -> None:
+        """Take and give lanes as they are placed among the deployment's nodes."""
+        services, now = self._services, self._services.monotonic()
+        self._unserved = {p: self._unserved.get(p, now) for p in lanes.placed() if lanes.holder(p) is None}
+        mine = Mine(
+            services.runner,
+            serving=self.holdings.serving(),
+            busy=self.holdings.busy(),
+            kept={p for p, until in self._kept_until.items() if now < until},
+            unserved={p: now - since for p, since in self._unserved.items()},
+        )
+        planned = plan(lanes, mine, services.clock.now())
+        for p in planned.release:
+            self.holdings.release(p, MOVE_SECONDS)
+        for p in planned.attach:
+            if p in planned.fallback:
+                self._kept_until[p] = now + KEPT_SECONDS
+            self.holdings.attach(p)
 
     def drain(self, seconds: float) -> None:
         """Hear no more nudges, and hand every lane over to the peers."""
@@ -140,11 +155,17 @@ class Lanes:
             name,
             (services.subjects.lane_filter(self._label),),
             ack_wait=ACK_WAIT_SECONDS,
+            max_ack_pending=MAX_PENDING,
             inactive_threshold=IDLE_SECONDS,
         )
         await services.broker.create_consumer(services.subjects.wake_stream, config)
         self._pull = await services.broker.pull(
-            services.subjects.wake_stream, name, self._on_nudge, self._on_pull_lost, shared=True
+            services.subjects.wake_stream,
+            name,
+            self._on_nudge,
+            self._on_pull_lost,
+            batch=AT_ONCE,
+            shared=True,
         )
 
     def _on_pull_lost(self, reason: str) -> None:
@@ -228,21 +249,27 @@ class Lanes:
             return False
         try:
             answer = await services.broker.request(
-                services.subjects.probe(Token(owner.node), _LANE), actor.encode()
+                services.subjects.probe(Token(owner.node), LANE), actor.encode()
             )
         except NoResponders:
             return False
-        return answer.payload == b"noted"
+        return answer.payload == NOTED
 
     async def _on_forwarded(self, request: Received) -> None:
-        """A peer got a nudge for a lane that it takes to be this node's."""
+        """Somebody takes this node for the owner of these actors' lanes."""
+        if not self._over and not self._draining:
+            self._spawn(self._note_all(request), "note")
+
+    async def _note_all(self, request: Received) -> None:
         noted = False
         try:
-            noted = await self._note(actor_id(request.payload.decode()))
+            actors = [actor_id(name) for name in request.payload.decode().split("\n")]
+            async with self._told:
+                noted = all(await asyncio.gather(*(self._note(actor) for actor in actors)))
         except (InvalidName, UnicodeDecodeError, BrokerError) as error:
-            self._services.log.info("a forwarded nudge was not noted: %s", error)
+            self._services.log.debug("nudges were not noted: %s", error)
         with suppress(BrokerError):
-            await self._services.broker.reply(request, b"noted" if noted else b"not mine")
+            await self._services.broker.reply(request, NOTED if noted else b"not mine")
 
     async def _acknowledge(self, deliveries: list[Delivery]) -> None:
         for delivery in deliveries:

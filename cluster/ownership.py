@@ -92,6 +92,12 @@ class View:
     """By node id: leases that live."""
     owners: Mapping[int, Owned]
     """By partition; a partition that was never served is absent."""
+    only: frozenset[int] | None = None
+    """Which of the partitions are placed; None: all of them. (Of a deployment's lanes, those that were ever needed.)"""
+
+    def placed(self) -> Collection[int]:
+        """The partitions to be placed, in order."""
+        return range(self.partitions) if self.only is None else sorted(self.only)
 
     def holder(self, p: int) -> Member | None:
         """The living member that holds (or is releasing) the partition; None when anyone may attach."""
@@ -152,19 +158,20 @@ def placement(view: View) -> dict[int, str]:
     if not capacities:
         return {}
     total = sum(capacities.values())
-    room = {name: math.ceil(view.partitions * c / total) for name, c in capacities.items()}
-    order = {p: rendezvous(p, capacities) for p in range(view.partitions)}
+    partitions = view.placed()
+    room = {name: math.ceil(len(partitions) * c / total) for name, c in capacities.items()}
+    order = {p: rendezvous(p, capacities) for p in partitions}
     placed: dict[int, str] = {}
     held: dict[str, list[int]] = {}
-    for p in range(view.partitions):
+    for p in partitions:
         holder = view.holder(p)
         if holder is not None and holder.node in capacities:
             held.setdefault(holder.node, []).append(p)
-    for name, partitions in held.items():
-        keep = sorted(partitions, key=lambda p: (order[p].index(name), p))[: room[name]]
+    for name, mine in held.items():
+        keep = sorted(mine, key=lambda p: (order[p].index(name), p))[: room[name]]
         placed.update((p, name) for p in keep)
         room[name] -= len(keep)
-    for p in range(view.partitions):
+    for p in partitions:
         if p not in placed:
             name = next(n for n in order[p] if room[n] > 0)
             placed[p] = name
@@ -182,7 +189,7 @@ def plan(view: View, mine: Mine, now: float, *, move_seconds: float = MOVE_SECON
     me = view.members.get(node)
     if me is None or me.runner != mine.runner:
         return Plan()
-    free_hands = [p for p in range(view.partitions) if p not in mine.busy]
+    free_hands = [p for p in view.placed() if p not in mine.busy]
     if me.state == "draining":
         return Plan(release=tuple(p for p in free_hands if p in mine.serving))
     if me.state != "ready":

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from .alone import Alone
 from .gate import Gate
+from .nudges import Nudges
 from .pins import LonePins, Pins
 from .steps import LocalSteps
 
@@ -132,6 +133,13 @@ class PartitionServices:
     def runner(self) -> str:
         """ "<node>/<lease>": how this life of the node is named in pending calls."""
         return f"{self.node_id}/{self.lease_id}"
+
+    @cached_property
+    def nudger(self) -> Nudges:
+        """How owners of lanes are told of their actors."""
+        return Nudges(
+            self.broker, self.subjects, lives=self.lives, monotonic=self.monotonic, meter=self.meter
+        )
 
     @cached_property
     def pins(self) -> Pins:
