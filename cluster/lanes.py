@@ -14,7 +14,7 @@ joins takes its share, a node that leaves or dies gives its own away. The keys s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +24,7 @@ from sojourn.broker.subjects import ActorId, Lane, Token, actor_id
 
 from .lane_partition import LanePartition
 from .nudges import LANE, NOTED
-from .ownership import Mine, View, plan
+from .ownership import Mine, Owned, View, plan
 
 if TYPE_CHECKING:
     from .directory import LaneDirectory
@@ -104,8 +104,18 @@ class Lanes:
             return
         owners = await self._directory.lanes()
         peers = {node: m for node, m in view.members.items() if m.deployment == self._label}
-        self._move(View(view.partitions, peers, owners, only=frozenset(owners)))
+        self._move(View(view.partitions, peers, owners, only=self._needed(view, owners)))
         self._metrics.gauge("lanes_served", len(self.holdings.serving()))
+
+    def _needed(self, view: View, owners: Mapping[int, Owned]) -> frozenset[int]:
+        """Lanes to be shared out: those that were ever needed and, once any was, those of all partitions of other deployments. (Else each
+        would be taken, with a backlog behind it, by whoever happens to get its first nudge.)
+        """
+        if not owners:
+            return frozenset()
+        holders = {p: view.holder(p) for p in range(view.partitions)}
+        foreign = (p for p, m in holders.items() if m is not None and m.deployment != self._label)
+        return frozenset((*owners, *foreign))
 
     def _move(self, lanes: View) -> None:
         """Take and give lanes as they are placed among the deployment's nodes."""

@@ -159,3 +159,15 @@ def test_a_node_whose_lease_is_not_in_the_view_does_nothing() -> None:
 )
 def test_ring_neighbours_are_the_next_and_the_previous_node(members: str, beside: tuple[str, ...]) -> None:
     assert neighbours("a", list(members)) == beside
+
+
+def test_lanes_that_were_never_needed_are_placed_nowhere_and_the_others_evenly() -> None:
+    members = [member("a"), member("b")]
+    owned = view(members, dict.fromkeys((3, 7, 20, 31), "a"))
+    lanes = View(32, owned.members, owned.owners, only=frozenset((3, 7, 20, 31, 9)))
+    placed = placement(lanes)
+    assert placed.keys() == lanes.only
+    assert Counter(placed.values()) == {"a": 3, "b": 2}
+    planned = plan(lanes, Mine("a/L1", serving={3, 7, 20, 31}), NOW)
+    assert len(planned.release) == 1
+    assert plan(lanes, Mine("b/L1"), NOW).attach == (9,)
