@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dis
 import hashlib
+import struct
 import sys
 import types
 from collections.abc import Callable
@@ -34,13 +35,29 @@ def identity(code: types.CodeType) -> str:
         return known[1]
     digest = hashlib.blake2b(digest_size=8, person=b"sj-code")
     digest.update(b"%d.%d" % sys.version_info[:2])
-    parts: list[bytes] = []
-    _feed_code(parts.append, code)
-    digest.update(b"".join(parts))
+    digest.update(_bytes_of(code))
     if len(_identities) >= _CACHE_LIMIT:
         _identities.clear()
     _identities[id(code)] = (code, digest.hexdigest())
     return digest.hexdigest()
+
+
+def _bytes_of(code: types.CodeType) -> bytes:
+    """What is hashed of a code object. The last ones are kept: a nested function is hashed alone and with those around it."""
+    known = _bytes.get(id(code))
+    if known is not None and known[0] is code:
+        return known[1]
+    parts: list[bytes] = []
+    _feed_code(parts.append, code)
+    made = b"".join(parts)
+    if len(_bytes) >= _BYTES_LIMIT:
+        _bytes.clear()
+    _bytes[id(code)] = (code, made)
+    return made
+
+
+_BYTES_LIMIT = 64
+_bytes: dict[int, tuple[types.CodeType, bytes]] = {}
 
 
 def _feed_code(feed: Callable[[bytes], None], code: types.CodeType) -> None:
@@ -49,22 +66,52 @@ def _feed_code(feed: Callable[[bytes], None], code: types.CodeType) -> None:
     feed(b"(%d %d %d %d" % counts)
     feed(repr(names).encode())
     feed(code.co_exceptiontable)
-    raw = code.co_code
-    arg = 0
-    for at in range(0, len(raw), 2):
-        op = raw[at]
-        arg = arg << 8 | raw[at + 1]
-        if op == _EXTENDED_ARG:
-            continue
-        if op in _HAS_CONST:
-            feed(b"@%d:%d=" % (at, op))
-            if not _is_documentation(code, raw, at):
-                _feed_constant(feed, code.co_consts[arg])
-        else:
-            feed(b"@%d:%d,%d" % (at, op, arg))
-        arg = 0
+    feed(b"".join(_instructions(code)))
     feed(b")")
 
+
+def _instructions(code: types.CodeType) -> list[bytes]:
+    """`@offset:opcode,argument`, or `@offset:opcode=constant`, of each instruction and cache entry; b"" for a prefix.
+
+    All at once from a table, and the few that need a look anew: every function of a deployment is hashed when it starts.
+    """
+    raw = code.co_code
+    count = len(raw) // 2
+    while len(_PLACES) < count:
+        _PLACES.append(b"@%d:" % (2 * len(_PLACES)))
+    words = struct.unpack(f"<{count}H", raw)
+    told = [place + text for place, text in zip(_PLACES, map(_TEXTS.__getitem__, words), strict=False)]
+    special = raw[::2].translate(_SPECIAL)
+    at = special.find(1)
+    while at >= 0:
+        op, arg = raw[2 * at], raw[2 * at + 1]
+        while op == _EXTENDED_ARG:
+            told[at] = b""
+            at += 1
+            op, arg = raw[2 * at], arg << 8 | raw[2 * at + 1]
+        if op in _HAS_CONST:
+            parts = [b"%s%d=" % (_PLACES[at], op)]
+            if not _is_documentation(code, raw, 2 * at):
+                _feed_constant(parts.append, code.co_consts[arg])
+            told[at] = b"".join(parts)
+        else:
+            told[at] = b"%s%d,%d" % (_PLACES[at], op, arg)
+        at = special.find(1, at + 1)
+    return told
+
+
+class _Texts(dict[int, bytes]):
+    """`opcode,argument` of an instruction, made when it is first met; at most 65,536."""
+
+    def __missing__(self, word: int) -> bytes:
+        text = self[word] = b"%d,%d" % (word & 255, word >> 8)
+        return text
+
+
+_TEXTS = _Texts()
+_PLACES: list[bytes] = []
+"""`@offset:` of each instruction, as far as the longest function so far."""
+_SPECIAL = bytes(op in _HAS_CONST or op == _EXTENDED_ARG for op in range(256))
 
 _DOC_FLAG = 0x4000000  # CO_HAS_DOCSTRING, from 3.13
 
@@ -85,7 +132,7 @@ def _feed_constant(feed: Callable[[bytes], None], value: Any) -> None:
     kind = type(value)
     if kind is types.CodeType:
         feed(b"code " + value.co_name.encode())
-        _feed_code(feed, value)
+        feed(_bytes_of(value))
     elif kind is tuple:
         feed(b"tuple%d[" % len(value))
         for item in value:

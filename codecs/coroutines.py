@@ -17,7 +17,6 @@ import ctypes
 import gc
 import sys
 import types
-from functools import lru_cache
 from typing import Any
 
 from . import slots
@@ -379,11 +378,34 @@ def suspended_in(*roots: Any) -> list[Any]:
     return [target for target, _, _ in _held_by(roots)[0]]
 
 
-@lru_cache(maxsize=4096)
-def _may_hold(kind: type) -> bool:
-    if issubclass(kind, (type, types.ModuleType)):
-        return False
-    return issubclass(kind, BaseException) or kind.__module__.partition(".")[0] not in _FOREIGN
+# How a type is looked through for what is suspended.
+_LEAF, _PLAIN, _SUSPENDED, _FUNCTION, _WRAPPED, _PENDING, _FRAME = range(7)  # a leaf is false
+_ways: dict[type, int] = {
+    **dict.fromkeys(_LEAVES, _LEAF),
+    **dict.fromkeys(KINDS, _SUSPENDED),
+    types.FunctionType: _FUNCTION,
+    WRAPPER: _WRAPPED,
+    ASEND: _PENDING,
+    ATHROW: _PENDING,
+    types.FrameType: _FRAME,
+}
+_FIXED_WAYS = frozenset(_ways)
+_MAX_WAYS = 4096
+_FEW = 4
+"""From so many parts of a value on it pays to ask at once whether all are leaves: a list of numbers, say."""
+
+
+def _way(kind: type) -> int:
+    """Decide once how instances of a class are looked through."""
+    if len(_ways) >= _MAX_WAYS:
+        for each in [each for each in _ways if each not in _FIXED_WAYS]:
+            del _ways[each]
+    top = str(kind.__module__).partition(".")[0]
+    leaf = issubclass(kind, (type, types.ModuleType)) or (
+        not issubclass(kind, BaseException) and top in _FOREIGN
+    )
+    way = _ways[kind] = _LEAF if leaf else _PLAIN
+    return way
 
 
 def _held_by(roots: tuple[Any, ...]) -> tuple[list[tuple[Any, types.CodeType, int]], list[Any]]:
@@ -392,32 +414,40 @@ def _held_by(roots: tuple[Any, ...]) -> tuple[list[tuple[Any, types.CodeType, in
     held: list[tuple[Any, types.CodeType, int]] = []
     pending: list[Any] = []
     queue = list(roots)
-    while queue and len(seen) < _MAX_VISITED:
-        each = queue.pop()
+    ways, referents, is_tracked = _ways, gc.get_referents, gc.is_tracked
+    for each in queue:  # which grows meanwhile
         kind: type = type(each)
-        if kind in _LEAVES or id(each) in seen:
+        way = ways.get(kind)
+        if way is None:
+            way = _way(kind)
+        if not way or id(each) in seen:
             continue
         seen.add(id(each))
-        if kind in KINDS:
+        if way == _PLAIN:
+            if is_tracked(each):  # else it holds nothing that could be suspended
+                found = referents(each)
+                if len(found) < _FEW or not _LEAVES.issuperset(map(type, found)):
+                    queue += found
+                    if len(queue) > _MAX_VISITED:
+                        break
+        elif way == _SUSPENDED:
             code = code_object(each)
             at = slots.standing(each, code)
             held.append((each, code, at.kind))
             queue += slots.values(each, at, at.mask)
             if at.exception:
                 queue.append(slots.handled(each))
-        elif kind is types.FunctionType:
+        elif way == _FUNCTION:
             queue += each.__closure__ or ()
             queue += each.__defaults__ or ()
-        elif kind is WRAPPER:
+        elif way == _WRAPPED:
             queue.append(wrapped_coroutine(each))
-        elif kind is types.FrameType:
+        elif way == _PENDING:
+            pending.append(each)
+            queue += referents(each)
+        elif _is_finished(each):
             # A traceback keeps the variables of functions that have ended; no further than to their generators.
-            if _is_finished(each):
-                queue += [held for held in gc.get_referents(each) if type(held) in KINDS]
-        elif _may_hold(kind) and gc.is_tracked(each):
-            if kind in (ASEND, ATHROW):
-                pending.append(each)
-            queue += gc.get_referents(each)  # what is not tracked holds nothing that could be suspended
+            queue += [held for held in referents(each) if type(held) in KINDS]
     return held, pending
 
 

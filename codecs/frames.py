@@ -21,6 +21,7 @@ from . import coroutines, slots
 from .coroutines import CannotCapture, code_object, discard
 from .errors import CannotSuspend, FrameTooLarge, PinNotSatisfied, UnsupportedInterpreter
 from .identity import (
+    Code,
     CodeNotFound,
     Missing,
     code_of,
@@ -31,7 +32,7 @@ from .identity import (
     resolve,
 )
 from .layout import FINISHED, current
-from .pickler import FramePickler, FrameUnpickler
+from .pickler import FramePickler, restore
 from .record import SourceLine
 from .shapes import check_shape
 
@@ -125,17 +126,27 @@ def load(data: bytes, pin: Sequence[str] = ()) -> object:
     needs; any other error of unpickling is raised as PinNotSatisfied too, since it means the same here.
     """
     current()
-    references = references_of(data)
-    missing = satisfied((*pin, *(each for each in references if each not in pin)))
-    if missing:
-        raise PinNotSatisfied([each.identity for each in missing], [each.reason for each in missing])
+    codes = _codes(references_of(data), pin)
     body = memoryview(data)[_HEAD + int.from_bytes(data[4:_HEAD], "little") :]
     try:
-        return FrameUnpickler(body, references).restore()
+        return restore(body, codes)
     except (KeyboardInterrupt, MemoryError):
         raise
     except Exception as error:
         raise PinNotSatisfied([], [f"restoring failed here: {type(error).__name__}: {error}"]) from error
+
+
+def _codes(references: list[str], pin: Sequence[str]) -> list[Code]:
+    """The code of a frame's table, when this process satisfies the pin, too."""
+    codes: list[Code] = []
+    try:
+        codes = [resolve(reference) for reference in references]
+        missing = satisfied([part for part in pin if part not in references])
+    except CodeNotFound:
+        missing = satisfied((*pin, *(each for each in references if each not in pin)))
+    if missing:
+        raise PinNotSatisfied([each.identity for each in missing], [each.reason for each in missing])
+    return codes
 
 
 def satisfied(pin: Iterable[str]) -> list[Missing]:

@@ -97,6 +97,11 @@ def register_moved(moved: Mapping[str, str]) -> None:
     forget()
 
 
+def renames_declared() -> bool:
+    """Whether `present_name` could tell anything but what it is given."""
+    return bool(_moved)
+
+
 def present_name(module: str, name: str) -> tuple[str, str]:
     """Where `module:name` is now, by the declared renames (at most 16 in a row)."""
     for _ in range(16):

@@ -73,7 +73,12 @@ def _operation(opcode: int, name: str) -> _Operation:
 
 
 _OPERATIONS = tuple(_operation(opcode, name) for opcode, name in enumerate(dis.opname[:256]))
-_CACHE_ENTRY, _EXTENDED_ARG = dis.opmap["CACHE"], dis.opmap["EXTENDED_ARG"]
+_CACHE_ENTRY, _EXTENDED_ARG, _PAUSE = dis.opmap["CACHE"], dis.opmap["EXTENDED_ARG"], dis.opmap["YIELD_VALUE"]
+# Opcodes that an analysis must look at; what lies between them only falls through. The prefix bears an argument.
+_TOLD = bytes(
+    opcode in (_EXTENDED_ARG, _PAUSE) or (each.effect, each.jump, each.ends) != (_NOTHING, 0, False)
+    for opcode, each in enumerate(_OPERATIONS)
+)
 # From 3.12 a relative jump starts behind the cache entries of its instruction.
 _JUMPS_BEHIND_CACHES = sys.version_info >= (3, 12)
 
@@ -83,9 +88,10 @@ _CACHE_LIMIT = 20_000
 
 
 def live_mask(code: types.CodeType, offset: int) -> int:
-    """Bits of the variable slots of `code` that can be read after the instruction at `offset`;
+    """Bits of the variable slots of `code` that can be read after it was suspended with its last instruction at `offset`:
+    a `YIELD_VALUE`, or from 3.13 what follows one.
 
-    -1 (all) when that is unknown.
+    -1 (all) when that is unknown, and for any other instruction.
     """
     known = _CACHE.get(id(code))
     if known is None or known[0] is not code:
@@ -98,52 +104,67 @@ def live_mask(code: types.CodeType, offset: int) -> int:
 
 
 def _analyse(code: types.CodeType) -> dict[int, int] | None:
-    """Live bits after each instruction, by its offset; None when everything must be kept."""
+    """Live bits after each place where the code can be suspended, by its offset; None when everything must be kept.
+
+    A step is an instruction that does something to variables or to the way, or the last place of a range of a handler:
+    what lies before it in that range can raise, too. A way that leads between two steps leads to the later one.
+    """
     if not _BY_NAME.isdisjoint(code.co_names) or not _BY_NAME.isdisjoint(code.co_freevars):
         return None
-    instructions = list(_decode(code))
-    count = len(instructions)
+    raw = code.co_code
+    told = {each[0]: each for each in _decode(raw)}
+    ranges = list(exception_ranges(code))
+    offsets = sorted({*told, *(end - 2 for _, end, _ in ranges)})
+    count = len(offsets)
     nowhere, anywhere = count, count + 1  # as places to go on: nothing is read there, or everything
-    offsets = [each[0] for each in instructions]
-    where = {offset: index for index, offset in enumerate(offsets)}
-    where[-1] = nowhere
-    handlers = _handlers(code, offsets, where)
-    steps = [
-        (index, nowhere if ends else index + 1, where.get(jump, anywhere), handlers[index], ~writes, reads)
-        for index, (_, reads, writes, jump, ends) in enumerate(instructions)
-    ]
-    backwards = steps[::-1]
+    handlers = [nowhere] * count
+    for start, end, target in ranges:
+        first, last = bisect_left(offsets, start), bisect_left(offsets, end)
+        handlers[first:last] = [bisect_left(offsets, target)] * (last - first)
+    steps = []
+    pauses = []
+    for index, offset in enumerate(offsets):
+        _, reads, writes, jump, ends, pauses_here = told.get(offset, (offset, 0, 0, -1, False, False))
+        to = nowhere if jump < 0 else bisect_left(offsets, jump) if jump < len(raw) else anywhere
+        step = index, nowhere if ends else index + 1, to, handlers[index], ~writes, reads
+        steps.append(step)
+        if pauses_here:
+            pauses += [(at, *step[1:4]) for at in (offset, _behind(raw, offset))]
+    steps.reverse()
     before = [0] * count + [0, -1]
     changed = True
     while changed:
         changed = False
-        for index, following, jump, handler, kept, reads in backwards:
+        for index, following, to, handler, kept, reads in steps:
             # An instruction may raise before it writes, so what its handler reads is live before it too.
-            into = ((before[following] | before[jump]) & kept) | reads | before[handler]
+            into = ((before[following] | before[to]) & kept) | reads | before[handler]
             if into != before[index]:
                 before[index] = into
                 changed = True
     return {
-        offsets[index]: before[following] | before[jump] | before[handler]
-        for index, following, jump, handler, _, _ in steps
+        offset: before[following] | before[to] | before[handler] for offset, following, to, handler in pauses
     }
 
 
-def _decode(code: types.CodeType) -> Iterator[tuple[int, int, int, int, bool]]:
-    """(offset, reads, writes, offset jumped to or -1, whether the way ends) of each instruction.
+def _decode(raw: bytes) -> Iterator[tuple[int, int, int, int, bool, bool]]:
+    """(offset, reads, writes, offset jumped to or -1, whether the way ends, whether it can be suspended there) of each
+    instruction that does something to variables or to the way.
 
-    Without their cache entries, as `dis.get_instructions` has them (a test compares), in a quarter of the time: this runs
-    once for each code object that is captured.
+    As `dis.get_instructions` has them (a test compares), in a fraction of its time: this runs once for each code object
+    that is captured.
     """
-    raw = code.co_code
-    size = len(raw)
-    arg = at = 0
-    while at < size:
+    told = raw[::2].translate(_TOLD)
+    arg = 0
+    at = 2 * told.find(1)
+    while at >= 0:
         opcode = raw[at]
         arg |= raw[at + 1]
-        behind = at + 2
-        while behind < size and raw[behind] == _CACHE_ENTRY:
-            behind += 2
+        if opcode == _EXTENDED_ARG:
+            arg <<= 8
+            at += 2  # what it belongs to, whatever that does
+            if told[at // 2] == 0:
+                arg, at = 0, 2 * told.find(1, at // 2)
+            continue
         effect, pair, direction, ends = _OPERATIONS[opcode]
         reads = writes = 0
         if effect == _READ:
@@ -154,10 +175,18 @@ def _decode(code: types.CodeType) -> Iterator[tuple[int, int, int, int, bool]]:
             reads, writes = _pair([(arg >> 4, pair[0]), (arg & 15, pair[1])])
         jump = -1
         if direction:
-            jump = (behind if _JUMPS_BEHIND_CACHES else at + 2) + direction * arg * 2
-        yield at, reads, writes, jump, ends
-        arg = arg << 8 if opcode == _EXTENDED_ARG else 0
-        at = behind
+            jump = (_behind(raw, at) if _JUMPS_BEHIND_CACHES else at + 2) + direction * arg * 2
+        yield at, reads, writes, jump, ends, opcode == _PAUSE
+        arg = 0
+        at = 2 * told.find(1, at // 2 + 1)
+
+
+def _behind(raw: bytes, at: int) -> int:
+    """Where the instruction after that at `at` starts: behind its cache entries."""
+    at += 2
+    while at < len(raw) and raw[at] == _CACHE_ENTRY:
+        at += 2
+    return at
 
 
 def _pair(halves: list[tuple[int, bool]]) -> tuple[int, int]:
@@ -169,16 +198,6 @@ def _pair(halves: list[tuple[int, bool]]) -> tuple[int, int]:
         elif not writes >> slot & 1:
             reads |= 1 << slot
     return reads, writes
-
-
-def _handlers(code: types.CodeType, offsets: list[int], where: dict[int, int]) -> list[int]:
-    """For each instruction the index of the handler that catches what it raises, or one past the last."""
-    covered = [len(offsets)] * len(offsets)
-    for start, end, target in exception_ranges(code):
-        handler = where[target]
-        for index in range(bisect_left(offsets, start), bisect_left(offsets, end)):
-            covered[index] = handler
-    return covered
 
 
 def exception_ranges(code: types.CodeType) -> Iterator[tuple[int, int, int]]:

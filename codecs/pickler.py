@@ -22,7 +22,7 @@ from typing import Any
 from . import coroutines, exceptions, functions, iterators, itertools_fields
 from .coroutines import CannotCapture
 from .globals import global_value, is_plain, reduce_context_variable, reduce_sentinel, reduce_stateless
-from .identity import Code, present_name, resolve
+from .identity import Code, present_name, renames_declared
 from .shapes import shape_of
 
 
@@ -112,8 +112,8 @@ class _Table:
     Apart from the unpickler, whose memo holds its methods: else that were a cycle.
     """
 
-    def __init__(self, references: Sequence[str]) -> None:
-        self.codes = [resolve(reference) for reference in references]
+    def __init__(self, codes: Sequence[Code]) -> None:
+        self.codes = codes
         self.made: list[Any] = []
 
     def suspended(self, number: int) -> Any:
@@ -130,11 +130,11 @@ class _Table:
 
 
 class FrameUnpickler(pickle.Unpickler):
-    """Restores one graph; `references` is its table of code."""
+    """Restores one graph; `codes` is its table of code."""
 
-    def __init__(self, body: bytes | memoryview, references: Sequence[str]) -> None:
+    def __init__(self, body: bytes | memoryview, codes: Sequence[Code]) -> None:
         super().__init__(io.BytesIO(b"".join((_PREFIX, body))))
-        table = _Table(references)
+        table = _Table(codes)
         places = list(_KNOWN)
         places[_SUSPENDED], places[_FUNCTION], places[_NAMED] = table.suspended, table.function, table.named
         self.persistent_load = places.__getitem__  # type: ignore[method-assign]  # for `_PREFIX`
@@ -148,9 +148,18 @@ class FrameUnpickler(pickle.Unpickler):
             coroutines.discard(*self._made)
             raise
 
+
+class _RenamingUnpickler(FrameUnpickler):
+    """Looks globals up by the declared renames; where there are none, C does it alone, in a tenth of the time."""
+
     def find_class(self, module: str, name: str) -> Any:
-        """Look a global up, by the declared renames."""
         return super().find_class(*present_name(module, name))
+
+
+def restore(body: bytes | memoryview, codes: Sequence[Code]) -> Any:
+    """Load the graph of a frame; `codes` is its table of code."""
+    unpickler = _RenamingUnpickler if renames_declared() else FrameUnpickler
+    return unpickler(body, codes).restore()
 
 
 # -- how each type is stored -------------------------------------------------------------------------------

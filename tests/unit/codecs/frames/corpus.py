@@ -1,9 +1,10 @@
 """The corpus: random programs, run straight and moved at every suspension, must not be told apart.
 
-    python tests/unit/codecs/frames/corpus.py --programs 20000 --processes 2 [--seed 7] [--first 4711] [--seconds 200]
+    python tests/unit/codecs/frames/corpus.py --programs 20000 --processes 2 [--seed 7] [--chunk 31] [--seconds 200]
 
-Program n of a seed is the same for each interpreter and any number of processes. The seed is printed; so is the
-source of each program that differed, and the exit code is 1 then.
+Hypothesis writes them, in batches that share helpers (`random_programs`), from a seed that is printed. Chunk n of a seed holds
+the same programs for each interpreter and any number of processes. Of each program that differed the source is printed, with
+its chunk, and the exit code is 1 then; also when the time was over first.
 """
 
 from __future__ import annotations
@@ -17,28 +18,54 @@ import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
 import driving
 import random_programs
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import seed as seeded
+from random_programs import Batch
 from sojourn.codecs import code_hash, frames, identity, liveness, slots
 from sojourn.codecs.coroutines import suspended_in
 from sojourn.codecs.pickler import FramePickler
 
-SUSPENSIONS = 60
+SUSPENSIONS = 50
+CHUNK = 1000
+"""Programs of one seed of hypothesis. The first batch of each is the simplest there is."""
 
 
 class Differs(AssertionError):
     """A program that was moved did something else than one that stayed. The message is its source."""
 
 
-def program(seed: int, number: int) -> str:
-    """The source of one program of the corpus."""
-    return random_programs.write_program(random.Random(f"{seed}/{number}").randrange)
+def each_batch(seed: int, chunk: int, take: Callable[[Batch], None], programs: int = CHUNK) -> None:
+    """Give the batches of a chunk to `take`, in order."""
+
+    @seeded(f"{seed}/{chunk}")
+    @settings(
+        max_examples=math.ceil(programs / random_programs.PROGRAMS), phases=[Phase.generate], database=None,
+        deadline=None, suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(random_programs.batches)
+    def give(batch: Batch) -> None:
+        take(batch)
+
+    give()
 
 
-def compare(source: str) -> int:
+def differing(batch: Batch) -> Iterator[tuple[int, Exception | None, int]]:
+    """Run each program of a batch both ways: its number, what was wrong with it or None, and how often it was suspended."""
+    module = random_programs.module_of(batch.source)
+    for number in range(len(batch.programs)):
+        try:
+            yield number, None, compare(getattr(module, f"main{number}"), partial(batch.alone, number))
+        except Exception as error:  # whatever it is, it is told with its program, and the others still run
+            yield number, error, 0
+
+
+def compare(start: Callable[[list[Any]], Any], source: Callable[[], str]) -> int:
     """Run a program both ways; the number of its suspensions.
 
     Two things may differ. CPython 3.11 reports an unbound variable a line early once it has joined two instructions
@@ -46,19 +73,28 @@ def compare(source: str) -> int:
     traceback keeps the variables of functions that have ended, which do not move: where one of them is a suspended
     generator, its cleanup is never seen, and the program is left out.
     """
-    module = random_programs.module_of(source)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a program that leaves a coroutine unawaited warns by itself
-        stayed = driving.drive(module.main, driving.straight, limit=SUSPENSIONS)
-        moved = driving.normal(driving.drive(module.main, driving.moved, limit=SUSPENSIONS))
-        if moved != driving.normal(stayed):
-            held: list[bool] = []
-            stayed = driving.drive(module.main, partial(holding_ended, held), limit=SUSPENSIONS)
-            if any(held):
-                return 0
-    if moved != driving.normal(stayed):
-        raise Differs(source)
-    return len(stayed[0])
+    stayed = _seen(start, driving.straight)
+    moved = _seen(start, driving.moved)
+    if moved != stayed:
+        held: list[bool] = []
+        stayed = _seen(start, partial(holding_ended, held))
+        if any(held):
+            return 0
+    if moved != stayed:
+        raise Differs(source())
+    return len(stayed[1][0])
+
+
+def _seen(start: Callable[[list[Any]], Any], between: Callable[[Any, list[Any]], Any]) -> Any:
+    """What can be seen of one run. The log is emptied at each suspension: what is told already need not be moved again."""
+    told: list[Any] = []
+
+    def emptied(target: Any, log: list[Any]) -> Any:
+        told.append(driving.normal(log))
+        log.clear()
+        return between(target, log)
+
+    return told, driving.normal(driving.drive(start, emptied, limit=SUSPENSIONS))
 
 
 def holding_ended(held: list[bool], target: Any, log: list[Any]) -> Any:
@@ -77,25 +113,50 @@ class Findings(NamedTuple):
     differed: int
 
 
-def run(seed: int, numbers: range, until: float = math.inf) -> Findings:
-    """Compare these programs, none begun after `until` (of `time.perf_counter`). Each that differs is printed."""
-    ran = bad = suspensions = 0
-    for at, number in enumerate(numbers):
-        if time.perf_counter() >= until:
-            break
-        ran += 1
-        if at % _FORGET == _FORGET - 1:
+class _Run:
+    """The counts of a run so far; `over` when no more batch is begun."""
+
+    def __init__(self, seed: int, until: float, stop: int = 0) -> None:
+        self.seed, self.until, self.stop = seed, until, stop or sys.maxsize
+        self.ran = self.suspensions = self.differed = self.batches = 0
+
+    @property
+    def over(self) -> bool:
+        return time.perf_counter() >= self.until or self.differed >= self.stop
+
+    def take(self, chunk: int, limit: int, batch: Batch) -> None:
+        if self.over:
+            return
+        self.batches += 1
+        if self.batches % _FORGET == 0:
             _forget()
-        source = program(seed, number)
-        try:
-            suspensions += compare(source)
-        except Exception as error:  # whatever it is, it is told with its program, and the others still run
-            bad += 1
-            sys.stdout.write(f"program {number} of seed {seed}: {type(error).__name__}: {error}\n{source}\n")
-    return Findings(ran, suspensions, bad)
+        for number, error, suspensions in differing(batch):
+            if limit <= 0:
+                break
+            limit -= 1
+            self.ran += 1
+            self.suspensions += suspensions
+            if error is not None:
+                self.differed += 1
+                place = f"main{number}, program {self.ran} of this run, chunk {chunk} of seed {self.seed}"
+                sys.stdout.write(f"{place}: {type(error).__name__}: {error}\n{batch.alone(number)}\n")
 
 
-_FORGET = 200
+def run(
+    seed: int, programs: int, chunks: range | None = None, until: float = math.inf, stop: int = 0
+) -> Findings:
+    """Compare so many programs, or those of them that are in `chunks`; no batch is begun after `until` (of
+    `time.perf_counter`), or when `stop` have differed. Each that differs is printed.
+    """
+    counts = _Run(seed, until, stop)
+    for chunk in chunks or range(math.ceil(programs / CHUNK)):
+        wanted = min(CHUNK, programs - chunk * CHUNK)
+        if wanted > 0 and not counts.over:
+            each_batch(seed, chunk, partial(counts.take, chunk, wanted), wanted)
+    return Findings(counts.ran, counts.suspensions, counts.differed)
+
+
+_FORGET = 50
 
 
 def _forget() -> None:
@@ -111,38 +172,63 @@ def main() -> int:
     options = argparse.ArgumentParser()
     options.add_argument("--programs", type=int, default=20_000)
     options.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
-    options.add_argument("--first", type=int, default=0)
-    options.add_argument("--step", type=int, default=1)
+    options.add_argument("--chunk", type=int, default=-1, help="only this chunk of the seed")
+    options.add_argument("--share", type=int, default=-1, help="of the processes, which one this is")
     options.add_argument("--processes", type=int, default=1)
-    options.add_argument("--seconds", type=float, default=math.inf, help="begin no program after this time")
+    options.add_argument(
+        "--seconds", type=float, default=math.inf, help="begin no program after this time, and fail"
+    )
+    options.add_argument("--stop", type=int, default=0, help="end when so many have differed")
+    options.add_argument(
+        "--time-may-end", action="store_true", help="do not fail when the time was over first"
+    )
     chosen = options.parse_args()
-    if chosen.processes > 1:
+    if chosen.processes > 1 and chosen.share < 0:
         return _shared(chosen)
-    # Random programs leave coroutines unawaited and are closed where they await: Python complains of both.
+    quietly()
+    chunks = math.ceil(chosen.programs / CHUNK)
+    own = (
+        range(max(chosen.share, 0), chunks, chosen.processes)
+        if chosen.chunk < 0
+        else range(chosen.chunk, chosen.chunk + 1)
+    )
+    wanted = sum(min(CHUNK, chosen.programs - chunk * CHUNK) for chunk in own)
+    start = time.perf_counter()
+    found = (
+        run(chosen.seed, chosen.programs, own, start + chosen.seconds, chosen.stop)
+        if own
+        else Findings(0, 0, 0)
+    )
+    sys.stdout.write(
+        f"CPython {sys.version.split()[0]}, seed {chosen.seed}: {found.programs} programs, {found.suspensions} suspensions,"
+        f" {found.differed} differed, {time.perf_counter() - start:.0f} s ({time.process_time():.0f} s of CPU)\n"
+    )
+    cut = found.programs < wanted and not found.differed
+    if cut:
+        sys.stdout.write(f"the time was over: {wanted - found.programs} of {wanted} programs were not run\n")
+    few = found.suspensions < found.programs
+    return 1 if found.differed or few or (cut and not chosen.time_may_end) else 0
+
+
+def quietly() -> None:
+    """Random programs leave coroutines unawaited and are closed where they await: Python complains of both."""
     warnings.simplefilter("ignore")
     sys.unraisablehook = lambda _: None
     gc.freeze()
-    numbers = range(chosen.first, chosen.programs, chosen.step)
-    start = time.perf_counter()
-    found = run(chosen.seed, numbers, start + chosen.seconds)
-    sys.stdout.write(
-        f"CPython {sys.version.split()[0]}, seed {chosen.seed}: {found.programs} programs, {found.suspensions} suspensions,"
-        f" {found.differed} differed, {time.perf_counter() - start:.0f} s\n"
-    )
-    if found.programs < len(numbers):
-        sys.stdout.write(f"the time was over: {len(numbers) - found.programs} programs were not run\n")
-    return 1 if found.differed or found.suspensions < found.programs else 0
 
 
 def _shared(chosen: argparse.Namespace) -> int:
-    """Run the corpus in several processes, each with every n-th program."""
+    """Run the corpus in several processes, each with every n-th chunk."""
     start = time.perf_counter()
     print(f"corpus of {chosen.programs} programs, seed {chosen.seed}", flush=True)
     words = [sys.executable, "-X", "faulthandler", __file__, "--seed", str(chosen.seed)]
-    words += [f"--programs={chosen.programs}", f"--step={chosen.processes}", f"--seconds={chosen.seconds}"]
-    shares = [
-        subprocess.Popen([*words, "--first", str(chosen.first + share)]) for share in range(chosen.processes)
+    words += [
+        f"--programs={chosen.programs}",
+        f"--processes={chosen.processes}",
+        f"--seconds={chosen.seconds}",
     ]
+    words += [f"--stop={chosen.stop}", *(["--time-may-end"] if chosen.time_may_end else [])]
+    shares = [subprocess.Popen([*words, f"--share={share}"]) for share in range(chosen.processes)]
     codes = [share.wait() for share in shares]
     print(f"{chosen.processes} processes ended after {time.perf_counter() - start:.0f} s: exit codes {codes}")
     return max(1 if code else 0 for code in codes)

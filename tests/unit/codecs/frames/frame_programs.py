@@ -30,9 +30,12 @@ def program(function: Program) -> Program:
 class Tick:
     """A leaf awaitable: its iterator lies on the stack of what awaits it."""
 
-    def __init__(self, label: Any) -> None:
+    def __init__(self, label: Any, started: bool = False) -> None:
         self.label = label
-        self.started = False
+        self.started = started
+
+    def __reduce__(self) -> Any:
+        return Tick, (self.label, self.started)
 
     def __await__(self) -> Tick:
         return self
@@ -63,6 +66,16 @@ def tick(label: Any = "tick") -> Tick:
 @types.coroutine
 def old_tick(label: Any) -> Generator[Any, Any, Any]:
     return (yield label)
+
+
+class Awaited:
+    """An object whose `__await__` is a generator."""
+
+    def __init__(self, label: Any) -> None:
+        self.label = label
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return (yield self.label)
 
 
 # -- statements -----------------------------------------------------------------------------------
@@ -947,3 +960,21 @@ async def with_everything(log: Log) -> Any:
 
 def error_free(value: Any) -> Any:
     return value
+
+
+# -- what random programs use besides -------------------------------------------------------------------
+
+
+class Enough(BaseException):
+    """Ends a random program that loops long."""
+
+
+def loop_note(log: Log, value: Any) -> None:
+    log.append(("loop", value))
+    if len(log) > 300:
+        raise Enough
+
+
+async def number_generator(n: int) -> AsyncIterator[Any]:
+    for i in range(n):
+        yield i + await tick(i)

@@ -1,8 +1,11 @@
-"""Random async programs as source text: statements, handlers, loops, comprehensions, helpers, suspensions anywhere.
+"""Random async programs as source text, by a hypothesis strategy: statements, handlers, loops, comprehensions, helpers,
+suspensions anywhere.
 
-What a program does is decided by a `choose(n)` that returns a number below n, so hypothesis and a plain
-random generator can both drive it. Programs always end, and what they log and return can be compared by
-value.
+A batch is one module: helpers, and a few programs that use them. It is written from one string of bytes, each the choice of
+one thing; when they are used up, the first of what there is is taken. So hypothesis draws once for a batch (a draw for
+each choice takes ten times as long as all the rest), and a smaller string is a simpler batch: it shrinks.
+
+Programs always end, and what they log and return can be compared by value.
 """
 
 from __future__ import annotations
@@ -10,13 +13,18 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
 
 Choose = Callable[[int], int]
 
 _PRELUDE = """\
 from __future__ import annotations
 import contextlib, functools, itertools, sys
-from frame_programs import Managed, async_manager, plain_manager, tick, shown
+from frame_programs import (
+    Awaited, Derived, Enough, Managed, async_manager, loop_note, number_generator as numbers, old_tick, plain_manager, shown, tick
+)
 
 """
 _ERRORS = (
@@ -32,9 +40,9 @@ _ERRORS = (
 class Writer:
     """Writes one module. `kind` of the function under way: async, generator, or async generator."""
 
-    def __init__(self, choose: Choose, size: int = 20) -> None:
+    def __init__(self, choose: Choose, size: int = 12) -> None:
         self.choose = choose
-        self.budget = size
+        self.size = size
         self.lines: list[str] = []
         self.count = 0
         self.helpers: list[tuple[str, str]] = []
@@ -46,14 +54,27 @@ class Writer:
     def pick(self, *options: str) -> str:
         return options[self.choose(len(options))]
 
-    def module(self) -> str:
-        for _ in range(self.choose(4)):
-            kind = self.pick("async", "generator", "async generator")
+    def batch(self, programs: int) -> Batch:
+        for kind in (
+            "async",
+            "generator",
+            "async generator",
+            self.pick("async", "generator", "async generator"),
+        ):
             name = self.fresh("helper")
-            self.function(name, kind, 0, self.budget // 2)
+            self.function(name, kind, 0, self.size // 3)
             self.helpers.append((name, kind))
-        self.function("main", "async", 0, self.budget)
-        return _PRELUDE + "\n".join(self.lines) + "\n"
+        helpers = self._written()
+        written = []
+        for number in range(programs):
+            self.function(f"main{number}", "async", 0, self.size)
+            written.append(self._written())
+        return Batch(helpers, tuple(written))
+
+    def _written(self) -> str:
+        text = "\n".join(self.lines) + "\n"
+        self.lines.clear()
+        return text
 
     def line(self, depth: int, text: str) -> None:
         self.lines.append("    " * depth + text)
@@ -84,8 +105,11 @@ class _Body:
         self.base = depth
         self.in_loop = 0
         self.in_handler = 0
+        self.in_try = 0
         self.quiet = 0  # inside a finally or handler of a generator: it must not suspend while it is closed
         self.nested = 0
+        self.in_text = 0
+        self.fuel = 0  # what is left of the expression under way
 
     # -- expressions
 
@@ -102,21 +126,34 @@ class _Body:
     def suspending(self, deep: int) -> str:
         writer = self.writer
         asyncs = [name for name, kind in writer.helpers if kind == "async"]
-        options = [f"await tick({self.value(2)})"] * 3
-        if asyncs and deep < 2:
+        if asyncs and deep < 2 and writer.choose(4) == 0:
             helper = asyncs[writer.choose(len(asyncs))]
-            options.append(f"len(await {helper}(log, {self.expression(deep + 1)}))")
-        return options[writer.choose(len(options))]
+            call = writer.pick(
+                f"{helper}(log, @)", f"functools.partial({helper}, log)(@)", f"{helper}(log, b=@)"
+            )
+            return _filled(f"len(await {call})", lambda: self.expression(deep + 1))
+        rare = (
+            "await old_tick(@)",
+            "await Awaited(@)",
+            "await anext(numbers(@ % 3), 5)",
+            "(await Derived(log).method(@))[1] == 'base'",
+        )
+        if writer.choose(6) == 0:
+            return _filled(writer.pick(*rare), lambda: self.value(2))
+        return f"await tick({self.value(2)})"
 
     def expression(self, deep: int = 0) -> str:
         """An expression that may suspend, where the function may."""
         choose, pick = self.writer.choose, self.writer.pick
+        if deep == 0:
+            self.fuel = 2 + choose(5)
+        self.fuel -= 1
         if self.kind == "generator" or self.quiet:
             if self.kind == "generator" and not self.quiet and not self.nested and choose(2):
                 return f"((yield {self.value()}) or {choose(5)})"
             return self.value(deep)
-        if deep > 2:
-            return f"({self.suspending(deep)})" if choose(2) else self.value(deep)
+        if deep > 2 or self.fuel <= 0:
+            return f"({self.suspending(deep)})" if choose(3) == 0 else self.value(deep)
         if choose(16) < 5:
             return f"({self.suspending(deep)})"
         if self.kind == "async generator" and not self.nested and choose(8) == 0:
@@ -125,28 +162,34 @@ class _Body:
             return f"sum([x async for x in {self.async_source()}])"
         template = pick(
             "(@ + @)", "max(@, @, *[@])", f"[@, @][{choose(2)}]", "(@ if @ else @)", "(@ < @ <= @)", "(@ and @ or @)",
-            f"sum([x + @ for x in range({choose(4)}) if @ or True])", "len('%s:%r' % (@, @))", "dict(k=@, **dict(z=@))['k']",
+            f"sum([x + @ for x in range({choose(3)}) if @ or True])", "len('%s:%r' % (@, @))", "dict(k=@, **dict(z=@))['k']",
             "len({@: @, 9: @})", "(lambda d=@: d + a)()", "sorted({@, @})[0]", "functools.partial(max, @)(@)",
-            "sum(x for x in [@, @])", "(v0 := @)" if not self.nested else "@",
+            "sum(x for x in [@, @])", "(v0 := @)" if not self.nested else "@", "len([1, 2, 3][@ % 3 : @])",
+            "len({x: @ for x in 'ab'})", "len({x + @ for x in (1, 2)})", "(not @) + -@",
+            'len(f"""{(@)}:{(@)!r:>{3}}""")' if not self.in_text else "len([@, *(1, @)])",
         )  # fmt: skip
         self.nested += " for " in template
+        self.in_text += template.startswith("len(f")
         made = _filled(template, lambda: self.expression(deep + 1))
+        self.in_text -= template.startswith("len(f")
         self.nested -= " for " in template
         return made
 
     def async_source(self) -> str:
         sources = [name for name, kind in self.writer.helpers if kind == "async generator"]
         if not sources or self.writer.choose(3) == 0:
-            return f"(y async for y in numbers({self.writer.choose(4)}))"
+            return self.writer.pick(
+                "numbers(@)", "(y async for y in numbers(@))", "(y + await tick(y) for y in range(@))"
+            ).replace("@", str(self.writer.choose(3)))
         return f"{sources[self.writer.choose(len(sources))]}(log, {self.value()})"
 
     def source(self) -> str:
         choose, pick = self.writer.choose, self.writer.pick
         generators = [name for name, kind in self.writer.helpers if kind == "generator"]
         options = [
-            f"range({choose(4)})", f"[{choose(5)}, v0]", "list(v2)", "enumerate('ab')", "'xyz'", "{1: 2, 3: 4}.items()",
+            f"range({choose(3)})", f"[{choose(5)}, v0]", "v2[:2]", "enumerate('ab')", "'xy'", "{1: 2, 3: 4}.items()",
             "zip('ab', [1, 2])", "reversed([1, 2])", "map(len, ['a', 'bc'])", "itertools.islice(itertools.count(1), 2)",
-            "(x * 2 for x in range(3))", "itertools.chain([1], [2, 3])", "dict(a=1, b=2)",
+            "(x * 2 for x in range(2))", "itertools.chain([1], [2, 3])", "dict(a=1, b=2)",
         ]  # fmt: skip
         if generators:
             options += [f"{generators[choose(len(generators))]}(log, {self.value()})"] * 4
@@ -191,10 +234,9 @@ class _Body:
 
     def jump(self, depth: int) -> None:
         error = self.writer.pick("ValueError", "KeyError", "ZeroDivisionError")
-        choices = [
-            f"raise {error}({self.expression()})",
-            "sys.exc_info()[1] and log.append(shown(sys.exc_info()[1]))",
-        ]
+        choices = ["sys.exc_info()[1] and log.append(shown(sys.exc_info()[1]))"]
+        if self.in_try or self.writer.choose(3) == 0:
+            choices.append(f"raise {error}({self.expression()})")
         if self.in_loop:
             choices += ["break", "continue"]
         if self.in_handler:
@@ -214,18 +256,21 @@ class _Body:
 
     def loop(self, depth: int) -> None:
         writer = self.writer
+        if self.in_loop and writer.choose(3):
+            self.condition(depth)  # loops in loops suspend many times at few places
+            return
         name = writer.fresh("i")
         which = writer.choose(4)
         if which == 0 and self.kind != "generator" and not self.quiet:
             writer.line(depth, f"async for {name} in {self.async_source()}:")
         elif which == 1:
-            writer.line(depth, f"{name} = {writer.choose(4)}")
+            writer.line(depth, f"{name} = {writer.choose(3)}")
             writer.line(depth, f"while {name} > 0:")
             writer.line(depth + 1, f"{name} -= 1")
         else:
             writer.line(depth, f"for {name} in {self.source()}:")
         self.in_loop += 1
-        writer.line(depth + 1, f"note(log, {name})")
+        writer.line(depth + 1, f"loop_note(log, {name})")
         self.block(depth + 1)
         self.in_loop -= 1
         if writer.choose(3) == 0:
@@ -235,8 +280,10 @@ class _Body:
     def attempt(self, depth: int) -> None:
         writer = self.writer
         writer.line(depth, "try:")
-        self.block(depth + 1)
         shape = writer.choose(4)
+        self.in_try += shape != 3
+        self.block(depth + 1)
+        self.in_try -= shape != 3
         guarded = self.kind != "async"
         if shape != 3:
             for _ in range(1 + writer.choose(2)):
@@ -332,26 +379,39 @@ class _Body:
         writer.line(depth, f"log.append([str(x) for x in itertools.islice({name}, 5)])")
 
 
-_NUMBERS = """
-def note(log, value):
-    log.append(('loop', value))
-    if len(log) > 300:
-        raise Enough
+@dataclass(frozen=True)
+class Batch:
+    """The helpers of one module, and its programs: async functions `main0`, `main1` and so on, which take a log."""
+
+    helpers: str
+    programs: tuple[str, ...]
+
+    @property
+    def source(self) -> str:
+        """The module."""
+        return _PRELUDE + self.helpers + "".join(self.programs)
+
+    def alone(self, number: int) -> str:
+        """The module with one of its programs only."""
+        return _PRELUDE + self.helpers + self.programs[number]
 
 
-class Enough(BaseException):
-    pass
+PROGRAMS = 8
+"""In a batch."""
+_CHOICES = 3400
 
 
-async def numbers(n):
-    for i in range(n):
-        yield i + await tick(i)
-"""
+def written(choices: bytes) -> Batch:
+    """The batch that these choices make."""
+    given = iter(choices)
+
+    def choose(options: int) -> int:
+        return next(given, 0) % options
+
+    return Writer(choose).batch(PROGRAMS)
 
 
-def write_program(choose: Choose) -> str:
-    """The source of a random module with an async `main(log)`."""
-    return Writer(choose).module() + _NUMBERS
+batches: st.SearchStrategy[Batch] = st.binary(min_size=_CHOICES, max_size=_CHOICES).map(written)
 
 
 def module_of(source: str, name: str = "random_program") -> types.ModuleType:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import random_programs
+import textbook_liveness
 from frame_programs import tick
 from sojourn.codecs import liveness, slots
 from sojourn.codecs.unwrapping import nested_code
@@ -148,8 +149,8 @@ def sources() -> list[tuple[str, str]]:
     """Large modules of the standard library, and programs with every statement."""
     modules: tuple[types.ModuleType, ...] = (asyncio.base_events, dis, tarfile)
     found = [(module.__name__, Path(str(module.__file__)).read_text("utf-8")) for module in modules]
-    programs = (random_programs.write_program(random.Random(seed).randrange) for seed in range(20))
-    return [*found, *((f"program {number}", text) for number, text in enumerate(programs))]
+    batches = (random_programs.written(random.Random(seed).randbytes(4000)) for seed in range(5))
+    return [*found, *((f"batch {number}", each.source) for number, each in enumerate(batches))]
 
 
 def test_instructions_and_jumps_are_read_as_the_standard_library_reads_them() -> None:
@@ -157,11 +158,29 @@ def test_instructions_and_jumps_are_read_as_the_standard_library_reads_them() ->
     extended = 0
     for name, text in sources():
         for code in nested_code(compile(text, name, "exec")):
-            own = [(offset, jump) for offset, _, _, jump, _ in liveness._decode(code)]
-            theirs = [
-                (each.offset, each.argval if each.opcode in jumps else -1)
-                for each in dis.get_instructions(code)
-            ]
-            assert own == theirs, (name, code)
-            extended += sum(each.opname == "EXTENDED_ARG" for each in dis.get_instructions(code))
+            theirs = list(dis.get_instructions(code))
+            own = {offset: (jump, pauses) for offset, _, _, jump, _, pauses in liveness._decode(code.co_code)}
+            assert own.keys() <= {each.offset for each in theirs}, (name, code)
+            assert {at: jump for at, (jump, _) in own.items() if jump >= 0} == {
+                each.offset: each.argval for each in theirs if each.opcode in jumps
+            }, (name, code)
+            assert {at for at, (_, pauses) in own.items() if pauses} == {
+                each.offset for each in theirs if each.opname == "YIELD_VALUE"
+            }
+            extended += sum(each.opname == "EXTENDED_ARG" for each in theirs)
     assert extended > 100
+
+
+def test_what_is_live_is_what_a_textbook_says() -> None:
+    pauses = 0
+    for name, text in sources()[3:]:
+        for code in nested_code(compile(text, name, "exec")):
+            own = liveness._analyse(code)
+            if own is not None:  # it cannot reach its variables by name
+                assert own == textbook_liveness.after_each_pause(code), (name, code)
+                pauses += len(own)
+    assert pauses > 500
+
+
+def test_what_is_live_elsewhere_than_at_a_pause_is_unknown_so_everything_is_kept() -> None:
+    assert liveness.live_mask(straight.__code__, 0) == -1
