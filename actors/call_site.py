@@ -24,7 +24,9 @@ def caller(depth: int = 2) -> Site:
     return frame.f_code, frame.f_lasti
 
 
-def warn_never_awaited(what: str, site: Site) -> None:
+def warn_never_awaited(
+    what: str, site: Site, remedy: str = "await it, or pass it to spawn, gather or client.start"
+) -> None:
     """Warn at the line of the call. Called from `__del__`, so it must not raise whatever the warning filters
     say there.
     """
@@ -35,8 +37,7 @@ def warn_never_awaited(what: str, site: Site) -> None:
             line = number
             break
     warnings.warn_explicit(
-        f"{what} in {code.co_qualname} was never awaited: nothing ran; await it, or pass it to spawn, "
-        "gather or client.start",
+        f"{what} in {code.co_qualname} was never awaited: nothing ran; {remedy}",
         NeverAwaited,
         code.co_filename,
         line,

@@ -13,7 +13,7 @@ from sojourn.codecs.durations import Duration, duration
 
 from .errors import OnlyInWorkflow
 from .inside import inside
-from .intentions import Receive
+from .intentions import Receive, owed
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -95,7 +95,8 @@ class Channel(Generic[T]):
             )
         seconds = None if timeout is None else duration(timeout)
         has_default = default is not _MISSING
-        return Receive((self,), seconds, default if has_default else None, has_default)
+        intention = Receive((self,), seconds, default if has_default else None, has_default)
+        return owed(intention, f"{self.name}.receive")
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(

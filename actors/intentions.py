@@ -18,6 +18,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from .call_site import caller, warn_never_awaited
 from .errors import OnlyInWorkflow, UnknownIntention
 from .inside import inside
 
@@ -81,19 +82,26 @@ class Intention:
     """Base of all intentions. Immutable; awaiting it suspends the workflow (or is answered at once, for internal
     ones)."""
 
-    __slots__ = ()
+    __slots__ = ("_owed",)
     kind: ClassVar[str] = ""
     version: ClassVar[int] = PROTOCOL
 
     def __await__(self) -> Generator[Any, Any, Any]:
+        object.__setattr__(self, "_owed", None)
         if not inside():  # a plain event loop would only say "Task got bad yield"
             raise OnlyInWorkflow(
                 f"awaiting {self.kind!r}", "in a step or outside, use asyncio's namesake or the client"
             )
         return Leaf(self)
 
+    def __del__(self) -> None:
+        owed = getattr(self, "_owed", None)
+        if owed is not None:
+            warn_never_awaited(*owed)
+
     def __reduce__(self) -> tuple[Any, ...]:
         kind: Any = type(self)
+        object.__setattr__(self, "_owed", None)  # it lives on in the stored frame
         return _intention, (self.kind, self.version, tuple([getattr(self, name) for name in _names_of(kind)]))
 
 
@@ -101,6 +109,15 @@ class Intention:
 def _names_of(kind: Any) -> tuple[str, ...]:
     """The fields that are stored of one of the dataclasses below, in order."""
     return tuple(field.name for field in fields(kind))
+
+
+def owed(intention: Intention, verb: str) -> Awaitable[Any]:
+    """The intention that a verb returns, with a note of the line at which the workflow called it: one that is never awaited
+    does nothing, and says so (`NeverAwaited`).
+    """
+    if inside():
+        object.__setattr__(intention, "_owed", (f"{verb}(...)", caller(3), "await it"))
+    return intention
 
 
 def _intention(kind: str, version: int, values: tuple[Any, ...]) -> Intention:

@@ -16,8 +16,9 @@ from sojourn.codecs import data
 from sojourn.codecs.durations import duration
 
 from .channel import Channel
+from .errors import OnlyInWorkflow
 from .inside import current_driver
-from .intentions import CancelChild, Checkpoint, Fork, Join, Receive, Send, Sleep, Spawn, WaitBranches
+from .intentions import CancelChild, Checkpoint, Fork, Join, Receive, Send, Sleep, Spawn, WaitBranches, owed
 
 if TYPE_CHECKING:
     from .branches import Task
@@ -39,14 +40,14 @@ _MISSING: Any = object()
 def sleep(delay: Duration) -> Awaitable[None]:
     """Suspend for a time; durable, up to the sleep limit (10 years). Raises `LimitExceeded` at the await when it is
     longer."""
-    return Sleep(seconds=duration(delay))
+    return owed(Sleep(seconds=duration(delay)), "sleep")
 
 
 def sleep_until(when: datetime) -> Awaitable[None]:
     """Suspend until a moment of the broker's clock. Raises `ValueError` for a `datetime` without a time zone."""
     if when.tzinfo is None:
         raise ValueError(f"expected a datetime with a time zone, received {when.isoformat()} without one")
-    return Sleep(until=when.timestamp())
+    return owed(Sleep(until=when.timestamp()), "sleep_until")
 
 
 def receive(
@@ -54,12 +55,12 @@ def receive(
 ) -> Awaitable[T]:
     """Take the earliest mail of the channels. Raises `ReceiveTimeout` (or returns `default`, when given) when none
     comes in time."""
-    return _receive(channels, timeout, default, message=False)
+    return owed(_receive(channels, timeout, default, message=False), "receive")
 
 
 def receive_message(*channels: Channel[Any] | str, timeout: Duration | None = None) -> Awaitable[Any]:
     """As `receive`, but the whole message: channel, value, sender, time."""
-    return _receive(channels, timeout, _MISSING, message=True)
+    return owed(_receive(channels, timeout, _MISSING, message=True), "receive_message")
 
 
 def _receive(
@@ -86,12 +87,13 @@ def send(
     """Send mail to another actor; returns when it is stored. Raises `MailboxFull` when it could not be within the
     timeout."""
     known = channel if isinstance(channel, Channel) else Channel(channel)
-    return Send(
+    intention = Send(
         target=target.id if isinstance(target, Child) else str(target),
         channel=known.name,
         payload=known.type.encode(payload),
         timeout=None if timeout is None else duration(timeout),
     )
+    return owed(intention, "send")
 
 
 def spawn(
@@ -111,7 +113,7 @@ def spawn(
         raise TypeError(
             f"spawn() needs a workflow call such as spawn(onboard(user)), received {type(call).__qualname__}"
         )
-    return Spawn(call.workflow.name, call.encoded(), id, policy, tuple(tags))
+    return owed(Spawn(call.workflow.name, call.encoded(), id, policy, tuple(tags)), "spawn")
 
 
 class Child(Generic[R]):
@@ -128,11 +130,11 @@ class Child(Generic[R]):
 
     def cancel(self, reason: str = "") -> Awaitable[None]:
         """Ask the child to end; its cleanup runs. Returns once the request is committed."""
-        return CancelChild(self.id, reason)
+        return owed(CancelChild(self.id, reason), "child.cancel")
 
     def terminate(self, reason: str = "") -> Awaitable[None]:
         """End the child without cleanup. Returns once the request is committed."""
-        return CancelChild(self.id, reason, terminate=True)
+        return owed(CancelChild(self.id, reason, terminate=True), "child.terminate")
 
     def __repr__(self) -> str:
         return f"<Child {self.id} ({self.workflow})>"
@@ -166,7 +168,7 @@ def gather(*awaitables: Awaitable[Any], return_exceptions: bool = False) -> Awai
 
     As asyncio: the first error is raised at once and the others go on; cancelling the wait cancels them all.
     """
-    return Fork(awaitables, "outcomes" if return_exceptions else "all")
+    return owed(Fork(awaitables, "outcomes" if return_exceptions else "all"), "gather")
 
 
 def race(**named: Awaitable[T]) -> Awaitable[tuple[str, T]]:
@@ -174,7 +176,7 @@ def race(**named: Awaitable[T]) -> Awaitable[tuple[str, T]]:
     when this returns."""
     if not named:
         raise TypeError("race() needs at least one branch: race(answer=approval.receive(), late=sleep('1d'))")
-    return Fork(tuple(named.values()), "race", tuple(named))
+    return owed(Fork(tuple(named.values()), "race", tuple(named)), "race")
 
 
 def wait(*tasks: Task[Any], first: bool = False) -> Awaitable[None]:
@@ -184,7 +186,7 @@ def wait(*tasks: Task[Any], first: bool = False) -> Awaitable[None]:
             raise TypeError(
                 f"wait() takes tasks: wait(create_task(...)), received {type(task).__qualname__}; to run awaitables, gather them"
             )
-    return WaitBranches(tasks, "first" if first else "ended", cancel=False)
+    return owed(WaitBranches(tasks, "first" if first else "ended", cancel=False), "wait")
 
 
 def create_task(awaitable: Coroutine[Any, Any, T] | Awaitable[T]) -> Task[T]:
@@ -194,7 +196,7 @@ def create_task(awaitable: Coroutine[Any, Any, T] | Awaitable[T]) -> Task[T]:
 
 def checkpoint() -> Awaitable[None]:
     """Store the workflow here, then go on."""
-    return Checkpoint()
+    return owed(Checkpoint(), "checkpoint")
 
 
 def stage(label: str) -> None:
@@ -220,4 +222,4 @@ def _driver(what: str) -> Driver:
 
 
 def _outside(what: str) -> NoReturn:
-    raise RuntimeError(f"{what}() works only inside a workflow")
+    raise OnlyInWorkflow(f"{what}()")

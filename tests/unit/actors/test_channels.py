@@ -64,8 +64,11 @@ def test_receiving_outside_a_workflow_says_what_to_do_instead() -> None:
 
 def test_receive_is_an_intention() -> None:
     with entered(cast("Any", object())):
-        assert approval.receive() == Receive((approval,))
-        assert approval.receive(timeout="1m", default=None) == Receive((approval,), 60.0, None, True)
+        plain, timed = approval.receive(), approval.receive(timeout="1m", default=None)
+        assert plain == Receive((approval,))
+        assert timed == Receive((approval,), 60.0, None, True)
+        plain.__await__()
+        timed.__await__()
 
 
 # scanning
