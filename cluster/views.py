@@ -154,10 +154,17 @@ async def list_indexes(broker: Broker, subjects: Subjects) -> AsyncIterator[Inde
 
 
 async def _records(broker: Broker, subjects: Subjects) -> AsyncIterator[tuple[str, bytes]]:
+    """Each actor's newest record, once. Of a bucket that keeps former revisions it takes two scans to know which is the newest."""
+    frames = FrameStore(broker, subjects)
     newest: dict[ActorId, int] = {}
-    async for actor, stored in FrameStore(broker, subjects).scan():
-        if stored.revision > newest.get(actor, 0):
+    config = await broker.stream_config(subjects.frames_stream)
+    if config is not None and config.max_msgs_per_subject != 1:
+        async for actor, stored in frames.scan():
             newest[actor] = stored.revision
+    seen: set[ActorId] = set()
+    async for actor, stored in frames.scan():
+        if actor not in seen and stored.revision >= newest.get(actor, 0):
+            seen.add(actor)
             yield actor, stored.data
 
 
