@@ -374,10 +374,13 @@ class Subjects:
         """Name of the consumer that the nodes of a deployment share."""
         return f"lane-{deployment}"
 
+    step_consumer_prefix = "queue-"
+    """Of the names of consumers that workers share."""
+
     @staticmethod
     def step_consumer(queue: Token) -> str:
         """Name of the consumer that the workers of a queue share."""
-        return f"queue-{queue}"
+        return f"{Subjects.step_consumer_prefix}{queue}"
 
     @staticmethod
     def parse_consumer(name: str) -> tuple[int, int] | None:
