@@ -132,16 +132,11 @@ class Requests:
 
     async def indexes(self) -> AsyncIterator[Index]:
         """The public facts of every actor, each once, from any replica."""
-        newest: dict[str, tuple[int, Index]] = {}
-        async for actor, record in self._frames.scan():
+        async for _, record in self._frames.newest():
             try:
-                index = read_index(record.data)
+                yield read_index(record.data)
             except RecordError:
                 continue
-            if actor not in newest or newest[actor][0] < record.revision:
-                newest[actor] = record.revision, index
-        for _, index in newest.values():
-            yield index
 
     @asynccontextmanager
     async def changes(

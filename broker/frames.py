@@ -149,6 +149,24 @@ class FrameStore:
             if isinstance(parsed, Frame) and stored.payload:
                 yield parsed.actor, _record(stored)
 
+    async def newest(self) -> AsyncIterator[tuple[ActorId, StoredRecord]]:
+        """Each actor's newest record, once, from any replica: for views, not for decisions. It remembers 64 bytes of each actor.
+
+        Of a bucket that keeps former revisions it takes two scans to know which is the newest. (Actors are remembered by a hash of
+        64 bits: of a million, two are taken for one with a chance of one in 30 millions.)
+        """
+        newest: dict[int, int] = {}
+        config = await self._broker.stream_config(self._subjects.frames_stream)
+        if config is not None and config.max_msgs_per_subject != 1:
+            async for actor, record in self.scan():
+                newest[hash(actor)] = record.revision
+        seen: set[int] = set()
+        async for actor, record in self.scan():
+            number = hash(actor)
+            if number not in seen and record.revision >= newest.get(number, 0):
+                seen.add(number)
+                yield actor, record
+
 
 def _record(stored: Stored) -> StoredRecord:
     return StoredRecord(stored.payload, stored.seq, stored.time, stored.headers)

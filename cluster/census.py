@@ -105,49 +105,76 @@ async def take_census(
     known = await deployments.read_all(keys)
     view = await Directory(broker, subjects).poll(subjects.partitions)
     nodes = Counter(m.deployment for m in view.members.values() if m.state != "draining")
-    indexes = []
+    counting = Counting(policy, known, nodes)
     async for index in list_indexes(broker, subjects):
         seen(1)
-        indexes.append(index)
-    return count(policy, known, nodes, indexes)
+        counting.add(index)
+    return counting.census()
 
 
 def count(
     policy: Policy, known: Mapping[str, Deployment], nodes: Mapping[str, int], indexes: Iterable[Index]
 ) -> Census:
     """The census of these actors. `nodes`: living nodes by label."""
-    found = {label: _blank(label, policy, known, nodes) for label in {*known, *nodes} - {""}}
-    lines: dict[tuple[str, SourceLine], Line] = {}
-    pins: dict[tuple[str, tuple[str, ...], str], PinGroup] = {}
+    counting = Counting(policy, known, nodes)
     for index in indexes:
+        counting.add(index)
+    return counting.census()
+
+
+class Counting:
+    """A census under way: it remembers groups, not actors."""
+
+    def __init__(self, policy: Policy, known: Mapping[str, Deployment], nodes: Mapping[str, int]) -> None:
+        """As `count`."""
+        self._policy = policy
+        self._known = known
+        self._nodes = nodes
+        self._found = {label: self._blank(label) for label in {*known, *nodes} - {""}}
+        self._lines: dict[tuple[str, SourceLine], Line] = {}
+        self._pins: dict[tuple[str, tuple[str, ...], str], PinGroup] = {}
+
+    def add(self, index: Index) -> None:
+        """Count one actor."""
         if index.status.ended:
-            continue
+            return
         label = index.deployment
-        one = found.get(label)
+        one = self._found.get(label)
         if one is None:
-            one = found[label] = _blank(label, policy, known, nodes)
+            one = self._found[label] = self._blank(label)
         one.suspended += 1
         one.on_lane += bool(index.lane)
         one.without_node += index.hold == "pin"
         key = (label, index.pin, index.pinned_to)
-        group = pins.get(key)
+        group = self._pins.get(key)
         if group is None:
-            group = pins[key] = PinGroup(index.pin, index.pinned_to, _others(index, policy, known, nodes))
+            others = _others(index, self._policy, self._known, self._nodes)
+            group = self._pins[key] = PinGroup(index.pin, index.pinned_to, others)
             one.pins.append(group)
         _add(group, index)
         one.needing += not group.others
         for stack in index.stacks:
-            place = stack[-1]
-            line = lines.get((label, place))
+            line = self._lines.get((label, stack[-1]))
             if line is None:
-                text = known[label].source_line(place.module, place.line) if label in known else None
-                line = lines[label, place] = Line(place.module, place.function, place.line, text or "")
+                line = self._line(label, stack[-1])
                 one.lines.append(line)
             _add(line, index)
-    for one in found.values():
-        one.lines.sort(key=lambda line: (-line.count, line.module, line.line))
-        one.pins.sort(key=lambda group: -group.count)
-    return Census(policy, found)
+
+    def census(self) -> Census:
+        """What was counted."""
+        for one in self._found.values():
+            one.lines.sort(key=lambda line: (-line.count, line.module, line.line))
+            one.pins.sort(key=lambda group: -group.count)
+        return Census(self._policy, self._found)
+
+    def _line(self, label: str, place: SourceLine) -> Line:
+        deployment = self._known.get(label)
+        text = deployment.source_line(place.module, place.line) if deployment is not None else None
+        line = self._lines[label, place] = Line(place.module, place.function, place.line, text or "")
+        return line
+
+    def _blank(self, label: str) -> DeploymentCensus:
+        return _blank(label, self._policy, self._known, self._nodes)
 
 
 def _blank(

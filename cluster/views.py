@@ -6,6 +6,7 @@ facts only, so they work with no code and no key; `details` is made by an actor'
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from sojourn.actors.answers import Details, Running, Unread
 from sojourn.broker.frames import FrameStore
-from sojourn.broker.subjects import ActorId, actor_id, token
+from sojourn.broker.subjects import actor_id, token
 from sojourn.codecs import frames
 from sojourn.codecs.durations import format_duration
 from sojourn.codecs.errors import RecordError
@@ -36,6 +37,8 @@ MAX_CHILDREN = 100
 MAX_VARIABLES = 50
 MAX_ERROR = 2_000
 """Characters of the error that ended an actor."""
+CHECKED_AT_ONCE = 64
+"""Records of which `check` asks the broker at a time; it holds no more of them."""
 MAX_CHANNELS = 100
 """Channels with unread mail that an answer names, the fullest: whoever may send can make any number of them."""
 
@@ -146,26 +149,11 @@ def _because(reason: str) -> str:
 
 async def list_indexes(broker: Broker, subjects: Subjects) -> AsyncIterator[Index]:
     """The index of every record, unauthenticated, for lists; no key needed."""
-    async for _, data in _records(broker, subjects):
+    async for _, record in FrameStore(broker, subjects).newest():
         try:
-            yield read_index(data)
+            yield read_index(record.data)
         except RecordError:
             continue
-
-
-async def _records(broker: Broker, subjects: Subjects) -> AsyncIterator[tuple[str, bytes]]:
-    """Each actor's newest record, once. Of a bucket that keeps former revisions it takes two scans to know which is the newest."""
-    frames = FrameStore(broker, subjects)
-    newest: dict[ActorId, int] = {}
-    config = await broker.stream_config(subjects.frames_stream)
-    if config is not None and config.max_msgs_per_subject != 1:
-        async for actor, stored in frames.scan():
-            newest[actor] = stored.revision
-    seen: set[ActorId] = set()
-    async for actor, stored in frames.scan():
-        if actor not in seen and stored.revision >= newest.get(actor, 0):
-            seen.add(actor)
-            yield actor, stored.data
 
 
 # ---- check (I11)
@@ -200,16 +188,27 @@ async def check(
     waiting: Counter[str] = Counter()
     records = ended = 0
     suspects: list[str] = []
-    async for actor, data in _records(broker, subjects):
+    part: list[tuple[str, bytes]] = []
+
+    async def judge_part() -> None:
+        nonlocal ended
+        verdicts = await asyncio.gather(*(_judge(broker, subjects, keyring, *one) for one in part))
+        for (actor, _), found in zip(part, verdicts, strict=True):
+            if found == "ended":
+                ended += 1
+            elif found:
+                waiting[found] += 1
+            else:
+                suspects.append(actor)
+        part.clear()
+
+    async for each, record in FrameStore(broker, subjects).newest():
         records += 1
         seen(1)
-        found = await _judge(broker, subjects, keyring, actor, data)
-        if found == "ended":
-            ended += 1
-        elif found:
-            waiting[found] += 1
-        else:
-            suspects.append(actor)
+        part.append((each, record.data))
+        if len(part) == CHECKED_AT_ONCE:
+            await judge_part()
+    await judge_part()
     findings = []
     for actor in suspects:
         stored = await broker.read_last(subjects.frames_stream, subjects.frame(actor_id(actor)))
