@@ -51,6 +51,17 @@ class NodeProcess:
         return self._process is not None and self._process.returncode is None
 
     @property
+    def code(self) -> int | None:
+        """Its exit code; None while it runs, or before it was started. Negative: the signal that ended it."""
+        return self._process.returncode if self._process is not None else None
+
+    @property
+    def killed(self) -> str:
+        """Name of the signal that ended it, such as "SIGKILL"; empty when none did."""
+        code = self.code
+        return signal.Signals(-code).name if code is not None and code < 0 else ""
+
+    @property
     def pid(self) -> int:
         """Process id; 0 before it was started. It stays after the end, for whoever wrote it down."""
         return self._process.pid if self._process is not None else 0

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from sojourn.codecs.record import Index
 
 
+SORTED_AT: Final = 1_000
+"""Found actors beyond twice the limit at which those that will not be shown are forgotten."""
 RESULT: Final = 4_000_000
 """Characters of a result that are shown: more than a payload may have, so that what is printed is JSON."""
 TRACEBACK: Final = 20_000
@@ -203,6 +205,11 @@ def _print_result(output: Output, value: Any) -> None:
 @click.option(
     "--limit", type=click.IntRange(min=0), default=100, show_default=True, help="At most so many; 0: all."
 )
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="Stop at the first --limit that fit, in no order: where reading all records takes long.",
+)
 @connection_options
 @reported
 async def list_actors(
@@ -217,6 +224,7 @@ async def list_actors(
     older_than: float | None,
     deployment: str | None,
     limit: int,
+    quick: bool,
 ) -> None:
     """List actors and what each waits for, from their public indexes: what needs somebody first, then what lives,
     longest in its state first; then what has ended, the latest first.
@@ -236,12 +244,22 @@ async def list_actors(
         )
 
     found: list[Index] = []
+    counts: Counter[str] = Counter()
+    cut = False
     async with connection.client() as client:
         with output.counting("records read") as count:
             async for index in client.list():
                 count(1)
-                if fits(index):
-                    found.append(index)
+                if not fits(index):
+                    continue
+                if quick and limit and len(found) == limit:
+                    cut = True
+                    break
+                counts[state_of(index)] += 1
+                found.append(index)
+                if limit and len(found) >= 2 * limit + SORTED_AT:  # of a million, no more than these are held
+                    found.sort(key=_urgency)
+                    del found[limit:]
     found.sort(key=_urgency)
     shown = found[: limit or None]
     if output.json:
@@ -276,14 +294,16 @@ async def list_actors(
             for i in shown
         ),
     )
-    counts = Counter(state_of(index) for index in found)
     words = ", ".join(
         f"{number} {state}" for state, number in sorted(counts.items(), key=lambda one: _RANK.get(one[0], 99))
     )
-    output.note(f"{counted(len(found), 'actor')}: {words}.")
-    if len(shown) < len(found):
+    if cut:
+        output.note(f"The first {len(shown)} that fit, in no order; there are more.")
+        return
+    output.note(f"{counted(counts.total(), 'actor')}: {words}.")
+    if len(shown) < counts.total():
         output.note(
-            f"{len(found) - len(shown)} more; --limit shows them, --workflow, --status, --waiting-for and others choose."
+            f"{counts.total() - len(shown)} more; --limit shows them, --workflow, --status, --waiting-for and others choose."
         )
 
 
@@ -344,8 +364,8 @@ async def describe(output: Output, connection: Connection, actor: str) -> None:
     output.say(waits(plain(clean(description.sentence)), now), "bold")
     facts = {name: _readable(value, now) for name, value in description.facts()}
     trace = str(facts.pop("traceback", "")).strip()
-    facts["created"] = f"{facts['created']} ({age(now - index.created)} ago)"
-    facts["last commit"] = f"{facts['last commit']} ({age(now - index.updated)} ago)"
+    for name, at in (("created", index.created), ("last commit", index.updated)):
+        facts[name] = f"{facts[name]} ({f'{age(now - at)} ago' if now - at >= 1 else 'now'})"
     output.facts(facts.items())
     if trace:
         output.verbatim(f"\n{trace}", TRACEBACK)

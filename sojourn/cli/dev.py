@@ -32,6 +32,10 @@ DRAIN_SECONDS: Final = 5.0
 READY_SECONDS: Final = 30.0
 ANSWER_SECONDS: Final = 2.0
 POLL_SECONDS: Final = 0.05
+CRASHES: Final = 5
+"""How often in a row a node that was killed is replaced by itself; the count begins anew after ..."""
+CALM_SECONDS: Final = 60.0
+"""... one that lived so long."""
 SHOWN: Final = 20
 """Actors that are listed by name when their code changed; the rest are counted."""
 
@@ -48,6 +52,8 @@ class _Session:
     broker: NatsBroker
     subjects: Subjects
     output: Output
+    hurry: asyncio.Event
+    """Set when the node is to leave at once."""
 
 
 @click.command()
@@ -84,19 +90,33 @@ async def dev(output: Output, app: str, port: int, namespace: str, reload: bool,
     running = DevFile.read(here)
     if running is not None:
         raise CommandFailed(
-            Exit.REFUSED, f"`sojourn dev` runs in this folder already (process {running.pid})"
+            Exit.REFUSED,
+            f"`sojourn dev` runs in this folder already (process {running.pid}, {running.server})",
+            "Use that one: the other commands find it from here. Or run this one in another folder.",
         )
-    stop = _stopped_by_signals()
+    _check_port(port)
+    stop, hurry = _stopped_by_signals(output)
+    crashes = 0
     async with AsyncExitStack() as stack:
-        session = await stack.enter_async_context(_session(output, here, app, port, namespace, level))
+        session = await stack.enter_async_context(_session(output, here, app, port, namespace, level, hurry))
         output.say(f"server     {session.server}", "bold")
         output.say(f"namespace  {namespace}, kept in ./{FOLDER}")
         saved = await stack.enter_async_context(_changes(folder)) if reload else asyncio.Event()
         while not stop.is_set():
-            async with _node(session) as process:
+            began = time.monotonic()
+            async with _node(session, stop) as process:
                 await _first(stop.wait(), saved.wait(), process.wait())
                 if not (process.running or stop.is_set() or saved.is_set()):
-                    output.say("the node has ended; save a file to start it again", "yellow")
+                    crashes = crashes + 1 if time.monotonic() - began < CALM_SECONDS else 1
+                    if process.killed and crashes <= CRASHES:
+                        output.say(f"the node was killed ({process.killed}); starting another", "yellow")
+                        continue
+                    how = (
+                        f"was killed ({process.killed})"
+                        if process.killed
+                        else f"has ended with code {process.code}"
+                    )
+                    output.say(f"the node {how}; save a file to start it again", "yellow")
                     await _first(stop.wait(), saved.wait())
             if saved.is_set():
                 saved.clear()
@@ -105,7 +125,7 @@ async def dev(output: Output, app: str, port: int, namespace: str, reload: bool,
 
 @asynccontextmanager
 async def _session(
-    output: Output, here: Path, app: str, port: int, namespace: str, level: str
+    output: Output, here: Path, app: str, port: int, namespace: str, level: str, hurry: asyncio.Event
 ) -> AsyncIterator[_Session]:
     """Server, topology, key and connection; the address is left for other commands."""
     from sojourn.broker.nats import NatsBroker, NatsOptions
@@ -114,25 +134,33 @@ async def _session(
     from sojourn.codecs.keyring import Keyring
 
     place = here / FOLDER
-    place.mkdir(exist_ok=True)
     key = place / "key"
-    if not key.exists():
-        Keyring.generate(key)
+    try:
+        place.mkdir(exist_ok=True)
+        if not key.exists():
+            Keyring.generate(key)
+    except OSError as error:
+        raise CommandFailed(
+            Exit.REFUSED,
+            f"cannot write to {place}: {error.strerror}",
+            "`sojourn dev` keeps its server's data there: run it in a folder that you may write to, on a disk with room.",
+        ) from None
     async with EmbeddedServer(place / "jetstream", port=port) as server:
         broker = await NatsBroker.connect(NatsOptions(servers=server.url, name="sojourn dev"))
         try:
             topology = Topology(namespace=namespace, app="dev")
             await apply(broker, topology)
-            await _end_leases_of_the_dead(broker, topology.subjects)
             DevFile(server.url, namespace, os.getpid()).write(here)
-            yield _Session(app, server.url, namespace, key, level, broker, topology.subjects, output)
+            yield _Session(app, server.url, namespace, key, level, broker, topology.subjects, output, hurry)
         finally:
             DevFile.remove(here)
             await broker.close()
 
 
 async def _end_leases_of_the_dead(broker: NatsBroker, subjects: Subjects) -> None:
-    """A former `sojourn dev` that was killed took its node with it, but not the node's lease: end it now rather than wait for it."""
+    """A node that was killed, or that a `sojourn dev` that was killed took with it, leaves its lease: end it now rather than wait
+    for it.
+    """
     from sojourn.broker.errors import BrokerError
     from sojourn.cluster.directory import Directory
 
@@ -144,7 +172,7 @@ async def _end_leases_of_the_dead(broker: NatsBroker, subjects: Subjects) -> Non
 
 
 @asynccontextmanager
-async def _node(session: _Session) -> AsyncIterator[NodeProcess]:
+async def _node(session: _Session, stop: asyncio.Event) -> AsyncIterator[NodeProcess]:
     """One life of the node: started, said to be ready, drained on leaving."""
     from sojourn.processes import NodeProcess
 
@@ -152,12 +180,24 @@ async def _node(session: _Session) -> AsyncIterator[NodeProcess]:
     arguments = [session.app, "--server", session.server, "--namespace", session.namespace, "--node-id", name]
     arguments += ["--key-file", str(session.key), "--drain", f"{DRAIN_SECONDS:g}s", "--log", session.level]
     process = NodeProcess(name, arguments)
+    await _end_leases_of_the_dead(session.broker, session.subjects)
     await process.start()
     try:
-        await _say_ready(session, process)
+        ready = asyncio.create_task(_say_ready(session, process), name="say ready")
+        await _first(asyncio.wait((ready,)), stop.wait())
+        if ready.done():
+            ready.result()
+        else:
+            ready.cancel()
         yield process
     finally:
-        await process.stop(DRAIN_SECONDS + 10.0)
+        stopping = asyncio.create_task(process.stop(DRAIN_SECONDS + 10.0), name="stop the node")
+        await _first(asyncio.wait((stopping,)), session.hurry.wait())
+        if not stopping.done():
+            process.terminate()  # a second time: it leaves at once, losing nothing
+            await stopping
+            session.output.say("the node has left at once; the steps it ran run again when it is back", "yellow")
+        await stopping
 
 
 async def _say_ready(session: _Session, process: NodeProcess) -> None:
@@ -234,12 +274,35 @@ def _watched_folder(app: str) -> Path:
     return Path(path).resolve().parent
 
 
-def _stopped_by_signals() -> asyncio.Event:
-    stop = asyncio.Event()
+def _stopped_by_signals(output: Output) -> tuple[asyncio.Event, asyncio.Event]:
+    """What the first Ctrl-C (or SIGTERM) sets, and what the second does."""
+    stop, hurry = asyncio.Event(), asyncio.Event()
+
+    def signalled() -> None:
+        if stop.is_set():
+            hurry.set()
+            return
+        stop.set()
+        output.say("ending: the node hands over what it runs; Ctrl-C again leaves at once", "bold")
+
     loop = asyncio.get_running_loop()
     for which in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(which, stop.set)
-    return stop
+        loop.add_signal_handler(which, signalled)
+    return stop, hurry
+
+
+def _check_port(port: int) -> None:
+    """Raises `CommandFailed` when another process listens there."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise CommandFailed(
+                Exit.REFUSED,
+                f"port {port} of 127.0.0.1 cannot be used: {error.strerror}",
+                "Choose another with --port, or leave it out for a free one.",
+            ) from None
 
 
 @asynccontextmanager

@@ -18,6 +18,8 @@ from sojourn.codecs.errors import SojournError
 
 from .output import Output, clean
 
+NO_ROOM = 10_047
+"""JetStream's code for a store that is too small."""
 TRACEBACK = 16_384
 """Characters of a traceback of the user's own code that are shown."""
 
@@ -103,6 +105,9 @@ def explain(error: BaseException) -> Failure:
             return Failure(Exit.TIMED_OUT, str(error))
         case broker.OutcomeUnknown():
             return Failure(Exit.TIMED_OUT, str(error))
+        case broker.Refused() if error.code == NO_ROOM:
+            hint = "The server's store has no room for what the streams may hold: free disk space where its data lies, or give it more."
+            return Failure(Exit.REFUSED, str(error), hint)
         case broker.InvalidName():
             return Failure(Exit.USAGE, str(error))
         case broker.BrokerError() | actors.MailboxFull() | actors.Refused():
@@ -113,7 +118,9 @@ def explain(error: BaseException) -> Failure:
             return Failure(Exit.FAILED, str(error))
         case TimeoutError():
             return Failure(Exit.TIMED_OUT, str(error) or "no answer in the time given")
-        case ConnectionError() | OSError():
+        case OSError() if error.filename is not None and not isinstance(error, ConnectionError):
+            return Failure(Exit.FAILED, f"{error.filename}: {error.strerror}")
+        case OSError():
             return Failure(Exit.UNREACHABLE, str(error))
         case _:
             return Failure(Exit.DEFECT, f"{type(error).__name__}: {error}")

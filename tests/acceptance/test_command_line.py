@@ -97,6 +97,16 @@ class Shell:
         assert done.exit_code == code, f"{line}: exit {done.exit_code}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
+    def interrupt(self) -> None:
+        """Ctrl-C."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGINT)
+
+    def wait(self, seconds: float) -> int:
+        """The exit code, within that time."""
+        assert self._process is not None
+        return self._process.wait(seconds)
+
     def command(self, line: str) -> Result:
         """One command, in this process: a tenth of a second instead of half of one."""
         with contextlib.chdir(self.folder):
@@ -329,18 +339,52 @@ def test_a_workflow_survives_the_end_of_its_server_and_node(tmp_path: Path) -> N
     assert shell.stop(signal.SIGINT) == 0
 
 
-def test_a_node_that_was_killed_is_silent_while_its_lease_lasts(tmp_path: Path) -> None:
+def test_a_node_that_does_not_answer_is_silent_while_its_lease_lasts(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
     shell.dev()
-    shell.until(lambda: shell.command("nodes").exit_code == 0, "its node owns every partition")
     before = shell.json("nodes")["nodes"][0]
     assert before["answers"] is True
-    os.kill(before["pid"], signal.SIGKILL)
-    shell.hear("the node has ended")
+    os.kill(before["pid"], signal.SIGSTOP)
     after = shell.json("nodes")
     assert [(node["node"], node["answers"]) for node in after["nodes"]] == [(before["node"], False)]
     assert f"no answer from {before['node']}" in shell.run("doctor", code=Exit.FAILED)
+    os.kill(before["pid"], signal.SIGCONT)
     assert shell.stop(signal.SIGINT) == 0
+
+
+def test_dev_starts_another_node_for_one_that_was_killed_and_is_ready_when_that_serves(
+    tmp_path: Path,
+) -> None:
+    shell = Shell(tmp_path)
+    shell.dev()
+    assert not shell.json("nodes")["ownerless"], "ready means that every partition is served"
+    actor = shell.start("orphan")
+    killed = shell.json("nodes")["nodes"][0]
+    os.kill(killed["pid"], signal.SIGKILL)
+    said = shell.hear(r"was killed \(SIGKILL\); starting another")
+    shell.hear(rf"runs {APP}", said)
+    assert [node["answers"] for node in shell.json("nodes")["nodes"]] == [True]
+    shell.run(f"signal {actor} approval '{{\"ok\": true}}'")
+    assert shell.json(f"result {actor}") == "account of orphan"
+    assert shell.stop(signal.SIGINT) == 0
+
+
+def test_a_second_ctrl_c_leaves_at_once_and_the_first_says_so(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    shell.app.write_text(
+        "import asyncio\n"
+        "from sojourn import step, workflow\n\n"
+        "@step\nasync def long() -> None:\n    await asyncio.sleep(3600)\n\n"
+        "@workflow\nasync def onboard(name: str) -> None:\n    await long()\n"
+    )
+    shell.dev()
+    shell.run("start onboard ada --id a")
+    shell.until(lambda: shell.json("describe a")["details"]["running"], "its step runs")
+    shell.interrupt()
+    shell.hear("Ctrl-C again leaves at once")
+    shell.interrupt()
+    shell.hear("the node has left at once")
+    assert shell.wait(seconds=60.0) == 0
 
 
 def _lives(pid: int) -> bool:

@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import re
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,9 @@ from sojourn.cli.app import cli
 from sojourn.cli.app_code import AppFailed, load
 from sojourn.cli.changed import changed_functions
 from sojourn.cli.connection import Connection
+from sojourn.cli.dev import _check_port
 from sojourn.cli.devfile import DevFile
-from sojourn.cli.failures import CommandFailed, Exit, explain, report
+from sojourn.cli.failures import CommandFailed, Exit, Failure, explain, report
 from sojourn.cli.keys import keyring
 from sojourn.cli.logs import FactsFormatter
 from sojourn.cli.output import Output, age, clean, counted
@@ -247,6 +249,22 @@ def test_an_app_that_cannot_be_imported_shows_its_own_lines_and_none_of_ours(
     assert "^" in said or last != "SyntaxError"
     assert said.endswith(f"error: {name} cannot be imported\n")
     assert str(pickle.loads(pickle.dumps(failed.value))) == str(failed.value)
+
+
+def test_a_port_that_is_taken_is_said_before_a_server_is_started() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(CommandFailed, match=r"port \d+ of 127\.0\.0\.1 cannot be used"):
+            _check_port(taken.getsockname()[1])
+    _check_port(0)
+
+
+def test_a_file_that_cannot_be_used_is_named_and_is_no_unreachable_broker() -> None:
+    assert explain(PermissionError(13, "Permission denied", "/x")) == Failure(
+        Exit.FAILED, "/x: Permission denied"
+    )
+    assert explain(ConnectionRefusedError(111, "refused")).code is Exit.UNREACHABLE
 
 
 def test_a_log_line_ends_with_the_facts_that_came_with_it() -> None:
