@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from cluster_kit import Cluster, cluster, until
+from lanes_kit import add, set_current
 from sojourn.broker.seam import ConsumerConfig
 from sojourn.broker.subjects import Subjects, token
 
@@ -174,3 +175,23 @@ async def test_a_second_signal_leaves_at_once_and_another_worker_runs_the_step_a
         assert await made.results(actors) == [1]
         assert set(begun(made, "queued").values()) == {2}
         recorded_once(made, actors)
+
+
+async def test_the_result_reaches_an_actor_whose_code_its_owner_lacks(tmp_path: Path) -> None:
+    async with cluster(tmp_path, partitions=8) as made:
+        await add(made, 1, "old")
+        actors = await made.start_many("renders", [[n] for n in range(16)], "r")
+
+        async def waiting() -> bool:
+            return (await made.broker.stream_info(made.subjects.steps_stream)).messages == 16
+
+        await until(waiting, lambda: made.logs(), 30)
+        await add(made, 2, "new")
+        await set_current(made, "v2")
+        await made.add_worker("w1", concurrency=4)
+
+        assert await made.results(actors) == [[n, 1] for n in range(16)]
+        assert set(begun(made, "render").values()) == {1}
+        pids = {effect.pid for effect in made.effects() if effect.name == "after"}
+        assert pids == {made.nodes["old"].pid}, "only there is the code that goes on"
+        await queue_is_empty(made)

@@ -14,7 +14,7 @@ from sojourn.broker.cluster_keys import ClusterKeys
 from sojourn.cluster.versions import Policy, change_policy
 
 APP = """
-from acceptance_app import effect, go
+from acceptance_app import effect, go, queued_effect
 from sojourn import Cancelled, current, sleep, spawn, stage, workflow
 
 VERSION = {version}
@@ -60,6 +60,14 @@ async def naps(seconds: float) -> int:
 async def only_v{version}(number: int) -> int:
     await effect("only")
     return {version} + number
+
+
+@workflow
+async def renders(number: int) -> list[int]:
+    "A queued step, then a constant of this version's code."
+    await queued_effect("render")
+    await effect("after")
+    return [number, {version}]
 
 
 @workflow
