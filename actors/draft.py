@@ -182,7 +182,9 @@ class Draft:
 
     def set_child(self, child: Child) -> None:
         """Add or change a child."""
-        self.children = {**self.children, child.id: child}
+        if self.children is self.base.envelope.children:
+            self.children = dict(self.children)
+        self.children[child.id] = child
 
     def add_call(self, call: PendingCall) -> None:
         """A local step is pending; it may run once this is committed."""

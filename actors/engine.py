@@ -12,7 +12,7 @@ record, the owner discards them in silence and loads afresh.
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 from sojourn.codecs import frames
@@ -33,9 +33,11 @@ from .branches import Branch, Branches
 from .decide import decide, rank
 from .draft import Draft, sentence
 from .drive import Driver
+from .dropped_generators import CloseDropped
 from .ending import code_over, settle_end, terminal, terminated
 from .errors import Cancelled, UnknownIntention
 from .events import Decision, Event, Facts, GoesOn, LocalEvent, Reply, RunStep, StepDone, Turn
+from .joining import joins, still_due
 from .limits import Limits
 from .outcomes import is_defect, of_exception, of_value, status_of_error
 from .registry import Registry
@@ -171,7 +173,8 @@ class Engine:
         if not record.frame:
             return Branches()
         try:
-            branches = Branches.of(frames.load(record.frame, record.index.pin))
+            dropped = CloseDropped(f"{record.index.actor}/{record.index.run}")
+            branches = Branches.of(frames.load(record.frame, record.index.pin, dropped=dropped))
         except NOT_ERRORS as raised:  # `__setstate__` of a user's class may even try to end the process
             raise PinNotSatisfied([], [f"restoring failed here: {type(raised).__name__}"]) from raised
         except (UnknownIntention, LookupError) as unknown:
@@ -188,34 +191,40 @@ class Engine:
         event: Event | LocalEvent,
         now: float,
         facts: Facts,
+        more: Sequence[Event | LocalEvent] = (),
     ) -> Turn:
-        """The record after an event. Raises `EventRefused` when the event turns out to fit nothing: then nothing has
-        changed."""
+        """The record after an event, and after `more` of them that `joins` lets be taken with it, as far as they are
+        still due then. Raises `EventRefused` when the event turns out to fit nothing: then nothing has changed."""
         if isinstance(event, StepDone | GoesOn):
             assert record is not None, "a local event belongs to a record"
-            return self._local(record, live, event, now, facts)
+            return self._local(record, live, event, now, facts, more)
         if event.kind == "start":
             return self._start(record, live, event, now, facts)
         if record is None:
             return self._cancelled_before_start(event, now, facts)
         if event.kind == "seal":
             return self.seal(record, now, facts, event)
-        handler = HANDLERS[event.kind]
-        return self._run(record, live, event, now, facts, lambda turn: handler(turn, event))
+        return self._run(record, live, event, now, facts, lambda turn: _take(turn, event), more)
 
     def _local(
-        self, record: Record, live: Branches | None, event: LocalEvent, now: float, facts: Facts
+        self,
+        record: Record,
+        live: Branches | None,
+        event: LocalEvent,
+        now: float,
+        facts: Facts,
+        more: Sequence[Event | LocalEvent],
     ) -> Turn:
-        if isinstance(event, StepDone):
-            first = event.record_first or self._at_once(record, event.op)
-            turn = self._run(
-                record, None if first else live, event, now, facts, lambda turn: step_done(turn, event)
-            )
-            return _REPLACE(turn, live=live) if first else turn
-        starts = any(wait.op == event.op and wait.kind == "start" for wait in record.envelope.waits)
-        if starts:
+        if isinstance(event, StepDone) and (event.record_first or self._at_once(record, event.op)):
+            turn = self._run(record, None, event, now, facts, lambda turn: _take(turn, event))
+            return _REPLACE(turn, live=live)
+        if any(wait.op == event.op and wait.kind == "start" for wait in record.envelope.waits):
             live = Branches()
-        return self._run(record, live, event, now, facts, lambda turn: goes_on(turn, event))
+        return self._run(record, live, event, now, facts, lambda turn: _take(turn, event), more)
+
+    def joins(self, record: Record, event: Event | LocalEvent) -> bool:
+        """Whether an event that is to be consumed may be taken in one turn with others that may, with the frame at hand."""
+        return joins(record, event) and not (isinstance(event, StepDone) and self._at_once(record, event.op))
 
     def _run(
         self,
@@ -225,6 +234,7 @@ class Engine:
         now: float,
         facts: Facts,
         act: Callable[[TurnInProgress], None],
+        more: Sequence[Event | LocalEvent] = (),
     ) -> Turn:
         draft = Draft(record, now, facts, self.limits)
         if isinstance(event, Event):
@@ -236,6 +246,8 @@ class Engine:
         turn = TurnInProgress(draft, driver, self.registry, workflow, self._random)
         try:
             act(turn)
+            if more:
+                self._take_more(turn, more)
             self._advance(turn)
             return self._finish(draft, live)
         except EventRefused:
@@ -252,7 +264,23 @@ class Engine:
             if live is not None:
                 live.discard()
             whole = traceback_text(error, whole=True) if error is raised else ""
-            return self._held_for_defect(record, event, now, facts, error, whole)
+            return self._held_for_defect(record, (event, *more), now, facts, error, whole)
+
+    def _take_more(self, turn: TurnInProgress, more: Iterable[Event | LocalEvent]) -> None:
+        """Take further events, each once the code has gone as far as those before it let it, until that ends the actor."""
+        draft, driver = turn.draft, turn.driver
+        before = {call.op: call for call in draft.base.envelope.calls}
+        for event in more:
+            if driver is not None:
+                driver.run()
+                if driver.root is not None:
+                    return
+            if draft.status is not None:
+                return
+            if still_due(draft, event, before):
+                if isinstance(event, Event):
+                    draft.consume(event)
+                _take(turn, event)
 
     def _finish(self, draft: Draft, live: Branches | None) -> Turn:
         next_record = draft.finish()
@@ -322,15 +350,15 @@ class Engine:
     def _held_for_defect(
         self,
         record: Record,
-        event: Event | LocalEvent,
+        events: Sequence[Event | LocalEvent],
         now: float,
         facts: Facts,
         error: BaseException,
         traceback: str,
     ) -> Turn:
-        """Quarantine with the last good record: the event is not consumed; a step's result is kept, so it does not
+        """Quarantine with the last good record: the events are not consumed; a step's result is kept, so it does not
         run again."""
-        draft = Draft(record, now, facts, self.limits)
+        draft, event = Draft(record, now, facts, self.limits), events[0]
         info = describe_exception(error)
         words = f"{info.type}: {info.message}"[:2_000]
         if (
@@ -347,10 +375,11 @@ class Engine:
             if event.reply:  # it is started; that it is held is told to whoever waits for the result
                 body = {"ok": True, "actor": event.actor, "run": record.index.run, "hold": "quarantined"}
                 draft.effects.append(Reply(event.reply, body))
-        if isinstance(event, StepDone) and event.op in draft.calls:
-            del draft.calls[event.op]
-            draft.results[event.op] = event.outcome
-            draft.steps += 1
+        for done in events:
+            if isinstance(done, StepDone) and done.op in draft.calls:
+                del draft.calls[done.op]
+                draft.results[done.op] = done.outcome
+                draft.steps += 1
         draft.hold = Hold("quarantined", words, facts.node, draft.now, traceback or info.traceback)
         draft.ran = record.envelope.attempts.count > 0
         return Turn(draft.finish(), None, tuple(draft.effects), ran=True)
@@ -496,6 +525,17 @@ class Engine:
         draft = Draft(record, now, facts, self.limits)
         draft.hold = None
         return Turn(draft.finish(), None)
+
+
+def _take(turn: TurnInProgress, event: Event | LocalEvent) -> None:
+    """What an event does to the draft and to the branches."""
+    match event:
+        case StepDone():
+            step_done(turn, event)
+        case GoesOn():
+            goes_on(turn, event)
+        case _:
+            HANDLERS[event.kind](turn, event)
 
 
 def _culprit(driver: Driver, size_limit: int) -> Branch:

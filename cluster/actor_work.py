@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from sojourn.actors.events import Decision, StepDone, Verdict
+from sojourn.actors.joining import AT_ONCE
 from sojourn.broker.seam import Publish
 from sojourn.broker.subjects import ActorId, Token
 
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 CONTROL: Final = frozenset(
     ("start", "cancel", "terminate", "pause", "resume", "release", "spawned", "refused")
 )
+UNKNOWN_AT_REST: Final = 256
+"""Deliveries of the partition in hand beyond which mail for actors without a record is moved to HELD at once."""
 FLUSH_AGAIN_SECONDS: Final = (0.1, 5.0)
 """First and longest pause after the broker did not take an entry of the outbox."""
 RELEASE_OVER: Final = 64
@@ -121,13 +125,14 @@ class ActorWork:
             return True
         self._release_some(hot)
         if self.results:
-            if await turner.local(hot, self.results[0][1]):
-                self.results.popleft()
+            ended = [done for _, done in islice(self.results, AT_ONCE)]
+            if await turner.local(hot, ended[0], ended[1:]):
+                self._forget_settled(hot)
             return not self._waits_for_its_step(hot)
         if await turner.go_on(hot):
             return True
         if consume is not None and not serving.releasing:
-            return await self._consume(hot, *consume)
+            return await self._consume(hot, *consume, more=decided.more[: AT_ONCE - 1])
         if await turner.seal(hot):
             return True
         if turner.is_clean(hot) and hot.record is not None:
@@ -141,7 +146,9 @@ class ActorWork:
             item.answered = True
             await send_reply(serving.services, reply)
         held = hot.record is not None and hot.record.envelope.hold is not None
-        return self._move(decided.waiting + (decided.consumed if held else []), at_once=held)
+        # Mail for nobody costs a loop's memory per actor while it waits here, and anyone may send any amount of it.
+        at_once = held or (hot.record is None and serving.unacknowledged > UNKNOWN_AT_REST)
+        return self._move(decided.waiting + (decided.consumed if held else []), at_once=at_once)
 
     def _waits_for_its_step(self, hot: Hot) -> bool:
         """After a commit: whether only the end of a step that runs can be next. Looking at everything once more
@@ -234,8 +241,17 @@ class ActorWork:
         if oldest is not None:
             self._serving.unknown[self.actor] = oldest + UNKNOWN_SECONDS
 
-    async def _consume(self, hot: Hot, item: Item, decision: Decision) -> bool:
-        refusal = await self._turner.consume(hot, item, needs_frame=decision.needs_frame)
+    def _forget_settled(self, hot: Hot) -> None:
+        """The first end of a step is settled, and those after it that were taken with it."""
+        self.results.popleft()
+        if self.results:
+            calls = hot.record.envelope.calls if hot.record is not None else ()
+            pending = {(call.op, call.attempt) for call in calls}
+            while self.results and (self.results[0][1].op, self.results[0][1].attempt) not in pending:
+                self.results.popleft()
+
+    async def _consume(self, hot: Hot, item: Item, decision: Decision, more: Sequence[Item] = ()) -> bool:
+        refusal = await self._turner.consume(hot, item, needs_frame=decision.needs_frame, more=more)
         if refusal is not None:
             return await self._refusals.refuse(hot, [(item, refusal)])
         return True

@@ -20,25 +20,40 @@ from sojourn.codecs.record import OutboxEntry, Record
 if TYPE_CHECKING:
     from .services import PartitionServices
 
+AT_ONCE: Final = 64
+"""Targets of one actor that are published to at the same time."""
 _LASTING: Final = frozenset(("arm", "disarm", "task"))
 """What is good however late it is stored: schedules, and tasks, whose worker asks the record first."""
 
 
 async def flush(services: PartitionServices, record: Record, flushed: set[int]) -> bool:
     """Publish what is not in `flushed`, adding each number once it is acknowledged. False: something is left for a later attempt."""
-    by_target: dict[str, list[OutboxEntry]] = {}
+    by_target: dict[tuple[str, int], list[OutboxEntry]] = {}
     for entry in record.envelope.outbox:
         if entry.n not in flushed:
-            by_target.setdefault(entry.target, []).append(entry)
+            by_target.setdefault(_target(entry), []).append(entry)
     if not by_target:
         return True
     services.fault("before_flush", record.index.actor)
-    lines = [_flush_target(services, record, entries, flushed) for entries in by_target.values()]
-    results = [await lines[0]] if len(lines) == 1 else await asyncio.gather(*lines)
+    lines = iter(by_target.values())
+
+    async def carry() -> bool:
+        done = [await _flush_target(services, record, entries, flushed) for entries in lines]
+        return all(done)
+
+    carriers = min(AT_ONCE, len(by_target))
+    results = [await carry()] if carriers == 1 else await asyncio.gather(*(carry() for _ in range(carriers)))
     if all(results):
         services.fault("after_flush", record.index.actor)
         return True
     return False
+
+
+def _target(entry: OutboxEntry) -> tuple[str, int]:
+    """What an entry is published to: each timer is a subject of its own."""
+    if entry.kind in ("arm", "disarm") and entry.timer is not None:
+        return entry.target, entry.timer
+    return entry.target, -1
 
 
 async def _flush_target(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 from sojourn.actors.branches import Branches
 from sojourn.actors.engine import EventRefused
 from sojourn.actors.events import Decision, Event, LocalEvent, RunStep, StepDone, Turn, Verdict
+from sojourn.actors.joining import AT_ONCE
 from sojourn.codecs.errors import PinNotSatisfied
 from sojourn.codecs.record import Origin, Record
 
@@ -135,8 +136,12 @@ class Turner:
             self._committer.start_step(hot, run)
         return bool(orphaned)
 
-    async def consume(self, hot: Hot, item: Item, *, needs_frame: bool) -> Decision | None:
-        """Take the event by a commit. A decision comes back when it cannot be taken after all. Raises `Overtaken`."""
+    async def consume(
+        self, hot: Hot, item: Item, *, needs_frame: bool, more: Sequence[Item] = ()
+    ) -> Decision | None:
+        """Take the event by a commit, and those of `more` that join it. A decision comes back when it cannot be taken
+        after all. Raises `Overtaken`.
+        """
         event = item.event
         if needs_frame or event.kind == "start":
             if await self._suspected(hot):
@@ -148,7 +153,9 @@ class Turner:
             # Read before the run begins: what the earlier one did not consume is never the new one's (PROTOCOL 6).
             ends = await self._serving.floors.ends()
         try:
-            turn = self._admission(hot, event, ends) or await self._turn(hot, event, ends)
+            turn = self._admission(hot, event, ends) or await self._turn(
+                hot, event, ends, [item.event for item in more]
+            )
         except EventRefused as refused:
             return Decision(Verdict.DEAD, refused.reason, refused.reply, answers=refused.answers)
         await self._committer.commit(hot, turn)
@@ -174,8 +181,9 @@ class Turner:
         self._known.suspect = True
         return turn
 
-    async def local(self, hot: Hot, event: LocalEvent) -> bool:
-        """Take what this owner knows itself: a step's end, or that something may go on. Raises `Overtaken`.
+    async def local(self, hot: Hot, event: LocalEvent, more: Sequence[LocalEvent] = ()) -> bool:
+        """Take what this owner knows itself: a step's end, or that something may go on; and those of `more` that join
+        it. Raises `Overtaken`.
 
         False: the actor is run elsewhere now, and the event is theirs to hear.
         """
@@ -197,7 +205,7 @@ class Turner:
             return False
         if record is None or (not isinstance(event, StepDone) and record.envelope.hold is not None):
             return True
-        await self._committer.commit(hot, await self._turn(hot, event))
+        await self._committer.commit(hot, await self._turn(hot, event, more=more))
         return True
 
     async def go_on(self, hot: Hot) -> bool:
@@ -207,7 +215,7 @@ class Turner:
         ready = self._serving.services.engine.continuations(hot.record, frozenset(hot.flushed))
         if not ready:
             return False
-        await self.local(hot, ready[0])
+        await self.local(hot, ready[0], ready[1:AT_ONCE])
         return True
 
     async def seal(self, hot: Hot) -> bool:
@@ -284,22 +292,43 @@ class Turner:
         hot.discard()
         await self._committer.commit(hot, turn)
 
-    async def _turn(self, hot: Hot, event: Event | LocalEvent, ends: tuple[Origin, ...] = ()) -> Turn:
+    def _joining(
+        self, hot: Hot, event: Event | LocalEvent, more: Sequence[Event | LocalEvent]
+    ) -> Sequence[Event | LocalEvent]:
+        """Those of `more` that are taken in one turn with the event."""
+        record, engine = hot.record, self._serving.services.engine
+        if not more or record is None or hot.live is None or not engine.joins(record, event):
+            return ()
+        follows = self._serving.slow.follows
+        return [
+            other
+            for other in more
+            if engine.joins(record, other) and not (isinstance(other, StepDone) and follows(record, other.op))
+        ]
+
+    async def _turn(
+        self,
+        hot: Hot,
+        event: Event | LocalEvent,
+        ends: tuple[Origin, ...] = (),
+        more: Sequence[Event | LocalEvent] = (),
+    ) -> Turn:
         services = self._serving.services
         pause = self._pace.pause(services.monotonic())
         if pause > 0:
             await self._pace.wait(pause)
         if hot.record is not None:
             await self._committer.pruning.look(hot.record)
+        joining = self._joining(hot, event, more)
         live = hot.live if isinstance(hot.live, Branches) else None
         # Until the commit is done the live coroutines are ahead of the record: nobody may find them in the cache.
         hot.live = None
         began = services.monotonic()
         try:
             turn = services.engine.turn(
-                hot.record, live, event, services.clock.now(), self._committer.facts(hot, ends)
+                hot.record, live, event, services.clock.now(), self._committer.facts(hot, ends), joining
             )
-            if turn.ran and not isinstance(event, Event) and hot.record is not None:
+            if turn.ran and not joining and not isinstance(event, Event) and hot.record is not None:
                 self._serving.slow.took(hot.record, event.op, services.monotonic() - began)
             return turn
         except EventRefused:

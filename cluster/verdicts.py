@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 class Verdicts:
     """The events of a pass by what is to become of them."""
 
-    __slots__ = ("consumed", "first", "promised", "refused", "waiting")
+    __slots__ = ("consumed", "first", "more", "promised", "refused", "waiting")
 
     def __init__(self) -> None:
         self.first: tuple[Item, Decision] | None = None
         """The one to consume now."""
+        self.more: list[Item] = []
+        """Those that could be consumed after it, as the record stands."""
         self.consumed: list[Item] = []
         self.refused: list[tuple[Item, Decision]] = []
         self.waiting: list[Item] = []
@@ -42,6 +44,8 @@ def verdicts(serving: Serving, hot: Hot, mailbox: Mailbox) -> Verdicts:
             case Verdict.CONSUME:
                 if decided.first is None:
                     decided.first = (item, decision)
+                else:
+                    decided.more.append(item)
             case Verdict.CONSUMED:
                 decided.consumed.append(item)
             case Verdict.WAIT if item.homeless:

@@ -9,7 +9,7 @@ from sojourn.actors.channel import Channel
 from sojourn.actors.limits import Limits
 from sojourn.actors.registry import Registry
 from sojourn.actors.step import step
-from sojourn.actors.verbs import sleep
+from sojourn.actors.verbs import gather, sleep
 from sojourn.actors.workflow import workflow
 from sojourn.codecs.record import Status
 
@@ -38,6 +38,21 @@ async def count_to(n: int) -> int:
 async def nap(seconds: float) -> str:
     await sleep(seconds)
     return "rested"
+
+
+async def twice(n: int) -> int:
+    return await add(await add(n)) - n
+
+
+@workflow(registry=REGISTRY)
+async def count_apart(branches: int) -> int:
+    return sum(await gather(*(twice(n) for n in range(branches))))
+
+
+@workflow(registry=REGISTRY)
+async def naps(branches: int) -> int:
+    await gather(*(sleep(0.5) for _ in range(branches)))
+    return branches
 
 
 @workflow(registry=REGISTRY)
@@ -96,3 +111,22 @@ async def test_who_is_parked_at_once_goes_on_from_its_record(owners: MakeOwner) 
     assert owner.partition.statistics().hot == 0
     await owner.control("long", "cancel")
     assert (await owner.until_ended("long")).index.status is Status.CANCELLED
+
+
+async def test_branches_whose_steps_end_together_do_not_cost_a_commit_each(owners: MakeOwner) -> None:
+    owner = await owners()
+    await owner.start("wide", "count_apart", 200)
+    assert completed(await owner.until_ended("wide", seconds=30)) == 200 * 2
+    record = await owner.record("wide")
+    assert record is not None
+    assert record.index.steps == 400
+    assert record.index.transition < 100
+
+
+async def test_timers_of_many_branches_are_armed_side_by_side(owners: MakeOwner) -> None:
+    owner = await owners()
+    await owner.start("naps", "naps", 200)
+    assert completed(await owner.until_ended("naps", seconds=30)) == 200
+    record = await owner.record("naps")
+    assert record is not None
+    assert record.index.transition < 100
