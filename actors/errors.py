@@ -153,6 +153,20 @@ class StepStuck(_Facts, SojournError):
         )
 
 
+class WorkersLost(_Facts, SojournError):
+    """A queued step was begun again and again and never ended: its workers died, or were told to leave, while they
+    ran it.
+    """
+
+    def __init__(self, step: str, *, times: int) -> None:
+        self.step = step
+        self.times = times
+        super().__init__(
+            f"step {step!r}: {times} workers began this attempt and were gone before it ended; look for what ends them "
+            "(memory is the usual reason), and whether they may go on long enough once they are told to leave (--drain)"
+        )
+
+
 class ReceiveTimeout(_Facts, SojournError, TimeoutError):  # as TimeoutError
     """No mail came on the channels in time."""
 
@@ -214,7 +228,7 @@ class _Ended(_Facts, SojournError):
         self.traceback = traceback
         self.data = data
         who = f"{self._what} {actor!r}" + (f" ({workflow})" if workflow else "")
-        why = ": ".join(part for part in (type, message) if part)
+        why = ": ".join(part for part in (type.removeprefix("builtins:"), message) if part)
         super().__init__(f"{who} {self._did}" + (f": {why}" if why else ""))
 
 

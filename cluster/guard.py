@@ -26,6 +26,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from sojourn.broker.errors import BrokerError
 from sojourn.broker.seam import Broker, Received
 from sojourn.broker.subjects import Subjects, Token
+from sojourn.codecs.traceback_text import is_machinery
 
 from .directory import Directory
 from .gate import Gate, boot_seconds
@@ -348,12 +349,15 @@ class Guard:
 
 
 def _line_of(thread: int) -> str:
-    """Where a thread is now, innermost frame first and its caller behind it."""
+    """Where a thread is now: the innermost frame and its caller; of the user's code, if there is any of it."""
     frame = sys._current_frames().get(thread)
     if frame is None:
         return "unknown (its thread is gone)"
-    stack = traceback.extract_stack(frame, limit=2)
-    return " called from ".join(f"{at.filename}:{at.lineno} in {at.name}" for at in reversed(stack))
+    stack = list(traceback.walk_stack(frame))
+    theirs = [(at, line) for at, line in stack if not is_machinery(at.f_globals.get("__name__", ""))]
+    return " called from ".join(
+        f"{at.f_code.co_filename}:{line} in {at.f_code.co_name}" for at, line in (theirs or stack)[:2]
+    )
 
 
 def _succeed(future: asyncio.Future[None]) -> None:

@@ -15,7 +15,7 @@ MAX_TRACEBACK: Final = 16 * 1024
 _MAX_FRAMES: Final = 64
 _MAX_CHAIN: Final = 8
 """Exceptions followed through causes, contexts and groups."""
-_MACHINERY: Final = ("sojourn", "asyncio", "concurrent.futures", "importlib", "threading", "uvloop")
+_MACHINERY: Final = ("sojourn", "asyncio", "concurrent.futures", "importlib", "runpy", "threading", "uvloop")
 """Modules whose frames are left out."""
 
 
@@ -43,7 +43,7 @@ def raised_at(error: BaseException) -> str:
         if hasattr(frame.f_code, "co_qualname")
         else f"{frame.f_code.co_name} line {line}"
         for frame, line in traceback.walk_tb(error.__traceback__)
-        if not _is_machinery(frame.f_globals.get("__name__", ""))
+        if not is_machinery(frame.f_globals.get("__name__", ""))
     ]
     return places[-1] if places else "?"
 
@@ -76,11 +76,12 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 def _machinery_files(error: BaseException) -> Iterator[str]:
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        if _is_machinery(frame.f_globals.get("__name__", "")):
+        if is_machinery(frame.f_globals.get("__name__", "")):
             yield frame.f_code.co_filename
 
 
-def _is_machinery(module: str) -> bool:
+def is_machinery(module: str) -> bool:
+    """Whether a module is the engine's, the event loop's or the importer's: its frames are left out."""
     return any(module == name or module.startswith(f"{name}.") for name in _MACHINERY)
 
 
