@@ -257,6 +257,8 @@ def _result_of_node(event: Event) -> Decision:
 def _result_of_worker(call: PendingCall, event: Event) -> Decision:
     if reason := queued.refusal(call, event.body):
         return Decision(Verdict.DEAD, reason)
+    if "again" in event.body:
+        return _RUN if queued.is_last_straw(call, event.body) else _CONSUME
     if not queued.counts(call, queued.done_of(event.body, len(event.payload))):
         return _no_effect("an earlier attempt failed, and the next one is under way")
     return _RUN

@@ -17,7 +17,7 @@ from sojourn.codecs.data import describe_exception
 from sojourn.codecs.errors import PayloadTooLarge
 from sojourn.codecs.record import OutboxEntry, Outcome, PendingCall
 
-from .errors import NoSuchQueue, UnknownIntention
+from .errors import NoSuchQueue, UnknownIntention, WorkersLost
 from .events import StepDone
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from .registry import Registry
     from .step import Step
 
+LOST_AT: Final = 5
+"""Workers gone in the middle of one attempt; then the step has failed, for it may be what ends them."""
 ROOM: Final = 64 * 1024
 """Bytes of a result beside its value: traceback, notes, facts."""
 _REPLACE = msgspec.structs.replace
@@ -64,7 +66,7 @@ def again(draft: Draft, call: PendingCall, error: Outcome, delay: float) -> None
     """The next attempt, after `delay` seconds. The timer of this one is armed no more."""
     draft.disarm(call.deadline_timer)
     draft.drop_task(call.op)
-    following = _REPLACE(call, attempt=call.attempt + 1, last_error=error.error, deadline_timer=None)
+    following = _REPLACE(call, attempt=call.attempt + 1, last_error=error.error, deadline_timer=None, lost=0)
     if delay <= 0:
         publish(draft, following, draft.take_op())
         return
@@ -87,6 +89,22 @@ def counts(call: PendingCall, done: StepDone) -> bool:
     if done.attempt == call.attempt:
         return True
     return bool(call.queue) and done.attempt < call.attempt and not done.may_be_tried_again
+
+
+def is_last_straw(call: PendingCall, body: Any) -> bool:
+    """Whether this is one lost worker too many. `body` says that the attempt begins again."""
+    return body["attempt"] == call.attempt and call.lost + 1 >= LOST_AT
+
+
+def begins_again(draft: Draft, call: PendingCall, body: Any) -> StepDone | None:
+    """A worker was gone before it had ended this attempt. What the step has come to, if that was one too many."""
+    if body["attempt"] != call.attempt:
+        return None
+    if is_last_straw(call, body):
+        error = describe_exception(WorkersLost(call.step, times=LOST_AT))
+        return StepDone(call.op, call.attempt, Outcome("error", error=error), retryable=False)
+    draft.calls[call.op] = _REPLACE(call, lost=call.lost + 1)
+    return None
 
 
 def done_of(body: Any, payload_bytes: int) -> StepDone:

@@ -63,8 +63,10 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     attempt: int
     token: str
     mark: str
-    outcome: msgspec.Raw
-    """An `Outcome`."""
+    outcome: msgspec.Raw = msgspec.Raw(b"null")
+    """An `Outcome`; null with `again`."""
+    again: bool = False
+    """No result yet: a task that another worker had before is about to be run."""
     retryable: bool = True
     retry_after: float | None = None
     worker: str = ""
@@ -131,6 +133,20 @@ def result_publish(task: Task, done: StepDone, *, subjects: Subjects, worker: st
     return Publish(subjects.done(actor_id(task.actor), token(str(task.op))), _encode(result))
 
 
+def again_publish(task: Task, *, subjects: Subjects, worker: str) -> Publish:
+    """Tell the owner that the attempt begins once more: whoever had it is gone, and it may be the step's doing."""
+    result = Result(
+        run=task.run,
+        op=task.op,
+        attempt=task.attempt,
+        token=task.token,
+        mark=task.mark,
+        again=True,
+        worker=worker,
+    )
+    return Publish(subjects.done(actor_id(task.actor), token(str(task.op))), _encode(result))
+
+
 def parse_result(
     payload: bytes, *, actor: str, op: str, keyring: Keyring
 ) -> dict[str, object] | Literal["shape", "mark", "outcome"]:
@@ -143,6 +159,9 @@ def parse_result(
         result.mark, "step result", *_marked(actor, result.run, result.op, result.attempt, result.token)
     ):
         return "mark"
+    told = {"run": result.run, "op": result.op, "attempt": result.attempt, "token": result.token}
+    if result.again:
+        return {**told, "again": True}
     try:
         outcome = _outcome(result.outcome)
     except UNDECODABLE:
@@ -150,10 +169,7 @@ def parse_result(
     if outcome.kind == "terminated":
         return "outcome"
     return {
-        "run": result.run,
-        "op": result.op,
-        "attempt": result.attempt,
-        "token": result.token,
+        **told,
         "outcome": outcome,
         "size": len(payload),
         "retryable": result.retryable,

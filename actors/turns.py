@@ -217,6 +217,10 @@ def step_done(turn: TurnInProgress, done: StepDone) -> None:
 def step_outcome(turn: TurnInProgress, event: Event) -> None:
     """The outcome of a step that ran on while its actor moved here, or the result of a queued one."""
     body = event.body
+    if "again" in body:
+        if done := queued.begins_again(turn.draft, turn.draft.calls[body["op"]], body):
+            step_done(turn, done)
+        return
     if "token" in body:
         step_done(turn, queued.done_of(body, turn.draft.limits.payload_bytes))
         return

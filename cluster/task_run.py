@@ -1,6 +1,6 @@
 """One task at a worker, from its delivery to its acknowledgement (PROTOCOL 7).
 
-    read the record -> run the step, in progress -> store the result, with the token -> acknowledge
+    read the record -> (tell the owner that it begins again) -> run the step, in progress -> store the result -> acknowledge
 
 The record's public index says whether the operation is pending, and with which attempt: a task of another attempt, of a run
 that is over or of a step that has its result is acknowledged unrun. A worker holds no key and cannot verify what it reads; a wrong
@@ -9,6 +9,9 @@ index could make it skip a step (whose next attempt comes with its time-out) or 
 While the step runs, every few seconds the broker is told that it does (else the task goes to another worker) and the record is
 read again: a step whose operation is over is told so, as a local one is (`current.step.cancelled`). An attempt that was overtaken
 by the next one goes on: its result counts.
+
+A task that was handed out before is told to the owner before it runs: one whose workers die of it again and again fails its step
+(`actors.queued.LOST_AT`), as a workflow that kills its nodes is quarantined (I7).
 
 Dying is safe at every point: before the result is stored, the task comes again as the same attempt, and the step runs again; after
 it, the task comes again and finds its operation over. Only between the two, while the result waits for the actor's owner, a
@@ -27,7 +30,7 @@ from typing import TYPE_CHECKING, Final
 from sojourn.actors.current import CurrentActor
 from sojourn.actors.events import StepDone
 from sojourn.actors.outcomes import of_exception
-from sojourn.actors.task import Task, parse_task, result_publish
+from sojourn.actors.task import Task, again_publish, parse_task, result_publish
 from sojourn.broker.errors import BrokerClosed, BrokerError, Refused
 from sojourn.broker.nats_requests import MESSAGE_TOO_LARGE
 from sojourn.broker.subjects import Subjects, actor_id
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
     from sojourn.actors.execution import StepRunner
     from sojourn.actors.registry import Registry
     from sojourn.broker.frames import FrameStore
-    from sojourn.broker.seam import Broker, Delivery
+    from sojourn.broker.seam import Broker, Delivery, Publish
 
     from .services import Fault, Meter
 
@@ -124,6 +127,7 @@ class TaskRun:
             return await self._leave_to_others("is none that this version of Sojourn knows")
         if task.step not in self._services.registry.steps:
             return await self._leave_to_others(f"is for step {task.step!r}, which this app does not have")
+        services = self._services
         ticking = asyncio.create_task(self._keep_alive(task), name=f"progress of {task.key}")
         try:
             found = await self._look(task)
@@ -134,12 +138,16 @@ class TaskRun:
                 return "unrun"
             if self._services.runner.is_running(task.key):
                 return await self._leave_to_others("is for a step of which another attempt runs here")
-            self._services.fault("worker_before_run", task.actor)
+            services.fault("worker_before_run", task.actor)
+            if self._delivery.redelivered:
+                await self._publish(
+                    task, again_publish(task, subjects=services.subjects, worker=services.worker)
+                )
             done = await self._execute(task)
-            self._services.fault("worker_before_publish", task.actor)
+            services.fault("worker_before_publish", task.actor)
             if not self._cancelled:
                 done = await self._store(task, done)
-            self._services.fault("worker_after_publish", task.actor)
+            services.fault("worker_after_publish", task.actor)
             await self._ack()
             return "cancelled" if self._cancelled else _word(done)
         finally:
@@ -157,19 +165,28 @@ class TaskRun:
     async def _store(self, task: Task, done: StepDone) -> StepDone:
         """Publish the result until it is stored; one that the broker does not take is a failure. What was stored."""
         services = self._services
+        message = result_publish(task, done, subjects=services.subjects, worker=services.worker)
+        try:
+            await self._publish(task, message)
+        except Refused as too_large:
+            done = StepDone(done.op, done.attempt, of_exception(too_large), done.seconds, retryable=False)
+            message = result_publish(task, done, subjects=services.subjects, worker=services.worker)
+            await self._publish(task, message)
+        return done
+
+    async def _publish(self, task: Task, message: Publish) -> None:
+        """Publish for the actor's owner until it is stored. Raises `Refused` when it is too large to be."""
         pause = AGAIN_SECONDS[0]
         while True:
             try:
-                message = result_publish(task, done, subjects=services.subjects, worker=services.worker)
-                await services.broker.publish(message)
-                return done
+                await self._services.broker.publish(message)
+                return
             except BrokerClosed:
                 raise
             except BrokerError as error:
                 if isinstance(error, Refused) and error.code == MESSAGE_TOO_LARGE:
-                    done = StepDone(done.op, done.attempt, of_exception(error), done.seconds, retryable=False)
-                    continue
-                _LOG.warning("the result of %s is not stored yet: %s", task.key, error)
+                    raise
+                _LOG.warning("the owner of %s is not told yet: %s", task.key, error)
             await asyncio.sleep(pause)
             pause = min(2 * pause, AGAIN_SECONDS[1])
 

@@ -152,6 +152,8 @@ class PendingCall(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of a queued step: 128 random bits that its results must repeat."""
     queue_timeout: float = 0.0
     """Of a queued step: seconds that an attempt may wait for a worker, beyond its `timeout`."""
+    lost: int = 0
+    """Of a queued step: workers that were gone before they had ended this attempt."""
     deadline_timer: int | None = None
     """Of a queued step: the armed timer that ends the attempt."""
 

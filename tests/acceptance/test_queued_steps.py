@@ -195,3 +195,32 @@ async def test_the_result_reaches_an_actor_whose_code_its_owner_lacks(tmp_path: 
         pids = {effect.pid for effect in made.effects() if effect.name == "after"}
         assert pids == {made.nodes["old"].pid}, "only there is the code that goes on"
         await queue_is_empty(made)
+
+
+async def test_a_step_that_kills_its_workers_fails_and_the_others_go_on(tmp_path: Path) -> None:
+    async with cluster(tmp_path, partitions=4) as made:
+        await made.broker.create_consumer(
+            made.subjects.steps_stream,
+            ConsumerConfig(Subjects.step_consumer(QUEUE), (made.subjects.step(QUEUE),), ack_wait=1.0),
+        )
+        await made.add("n1")
+        deadly = await made.client.start("kills_its_workers", id="deadly")
+        actors = await made.start_many("queues", [[n] for n in range(6)], "q")
+
+        for number in range(8):
+            await made.add_worker(f"w{number}")
+            worker = made.workers[f"w{number}"]
+            ended = asyncio.create_task(worker.wait())
+            result = asyncio.create_task(made.client.handle("deadly").result(timeout=60))
+            await asyncio.wait((ended, result), return_when=asyncio.FIRST_COMPLETED)
+            ended.cancel()
+            if result.done():
+                break
+            result.cancel()
+
+        assert await deadly.result(60) == "sojourn.actors.errors:WorkersLost"
+        assert 5 <= begun(made, "deadly").total() <= 6
+        await made.add_worker("last")
+        assert await made.results(actors) == list(range(6))
+        recorded_once(made, actors)
+        await queue_is_empty(made)

@@ -12,6 +12,7 @@ from sojourn import (
     Cancelled,
     Channel,
     Rejected,
+    StepFailed,
     current,
     gather,
     sleep,
@@ -72,6 +73,22 @@ async def queues(value: int, seconds: float = 0.0) -> int:
     await queued_effect("queued", seconds)
     await effect("after")
     return value
+
+
+@step(queue="acceptance", retry=3)
+async def deadly_at_work(name: str) -> str:
+    note("begin", current.step.key, name, os.getpid())
+    os.kill(os.getpid(), signal.SIGKILL)
+    return name
+
+
+@workflow
+async def kills_its_workers() -> str:
+    """A queued step that no worker survives."""
+    try:
+        return await deadly_at_work("deadly")
+    except StepFailed as failed:
+        return failed.type
 
 
 @workflow

@@ -32,6 +32,7 @@ EXAMPLES: list[BaseException] = [
     RetryLater("30s"),
     StepFailed("charge", attempts=3, type="shop:Declined", message="no", traceback="...", data=[1]),
     StepTimeout("charge", seconds=30, attempts=2),
+    errors.WorkersLost("charge", times=5),
     errors.StepStuck("charge", seconds=60, where="a.py:3 in f"),
     ReceiveTimeout(["a", "b"], seconds=3),
     ResultTimeout("order-1", seconds=5, status="suspended"),

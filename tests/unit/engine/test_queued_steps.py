@@ -10,6 +10,7 @@ import pytest
 from sojourn.actors.errors import NoSuchQueue, Rejected, StepFailed, StepTimeout
 from sojourn.actors.events import Verdict
 from sojourn.actors.outcomes import of_exception, of_value
+from sojourn.actors.queued import LOST_AT
 from sojourn.actors.registry import Registry
 from sojourn.actors.retry import Retry
 from sojourn.actors.scopes import timeout
@@ -468,3 +469,64 @@ def test_a_task_that_is_not_known_to_be_out_is_dropped_with_its_call() -> None:
     assert [entry.op for entry in draft.outbox if entry.kind == "task"] == [call(actor, 1).op]
     assert draft._carried == 3
     assert [entry.kind for entry in draft.outbox[draft._carried :]] == ["disarm"]
+
+
+def again(actor: Actor, of: PendingCall | None = None) -> None:
+    assert actor.record is not None
+    made = of or call(actor)
+    body = {
+        "run": actor.record.index.run,
+        "op": made.op,
+        "attempt": made.attempt,
+        "token": made.token,
+        "again": True,
+    }
+    actor.deliver(actor.event("done", body=body))
+
+
+def test_a_step_whose_workers_are_lost_again_and_again_has_failed() -> None:
+    actor = started(caught)
+    for times in range(1, LOST_AT):
+        again(actor)
+        assert call(actor).lost == times
+    assert actor.status == "suspended"
+
+    again(actor)
+
+    assert actor.result.startswith("StepFailed: step 'resize' failed after 1 attempt; the last one raised ")
+    assert f"WorkersLost: step 'resize': {LOST_AT} workers began this attempt" in actor.result
+    assert actor.armed == {}
+
+
+def test_a_lost_worker_before_a_result_changes_nothing() -> None:
+    actor = started(thumbnail, 64)
+    again(actor)
+
+    result(actor, of_value(b'{"name":"a","size":32}'))
+
+    assert actor.result == "a:32"
+
+
+def test_lost_workers_are_counted_for_each_attempt() -> None:
+    actor = started(slept)
+    first = call(actor)
+    for _ in range(LOST_AT - 1):
+        again(actor)
+    actor.fire()
+    actor.fire()
+
+    again(actor, first)
+    assert (call(actor).attempt, call(actor).lost) == (2, 0)
+    again(actor)
+
+    assert call(actor).lost == 1
+    assert actor.status == "suspended"
+
+
+def test_a_forged_word_of_lost_workers_is_a_dead_letter() -> None:
+    actor = started(slept)
+
+    again(actor, msgspec.structs.replace(call(actor), token="0" * 32))
+
+    assert actor.dead == ["dead: result of a queued step: its token is not this call's"]
+    assert call(actor).lost == 0

@@ -19,7 +19,7 @@ WorkflowCall WorkflowCancelled WorkflowFailed WorkflowQuarantined WorkflowTermin
 current gather lifespan publish_state race receive receive_message resource send sleep sleep_until spawn
 stage step tag timeout wait workflow
 DeadLettered Deadlock DefinitionError DuplicateName NoAnswer NoSuchQueue NoSuchResource NoSuchStep OnlyInWorkflow
-Refused StepStuck UnknownIntention
+Refused StepStuck UnknownIntention WorkersLost
 BrokerError ConnectFailed InvalidName OutcomeUnknown StreamNotFound
 DataTypeError DurationError PayloadError PayloadTooDeep PayloadTooLarge UnsupportedInterpreter
 """.split()  # noqa: SIM905  # one word per name reads better than sixty quoted ones
