@@ -27,6 +27,7 @@ from sojourn.broker.seam import (
     Publish,
     Pull,
     Received,
+    Room,
     Stored,
     StreamConfig,
     StreamInfo,
@@ -252,10 +253,11 @@ class MemoryBroker:
         *,
         batch: int = 500,
         shared: bool = False,
+        room: Room | None = None,
     ) -> Pull:
         """Hand every message of the consumer to `on_message`.
 
-        Raises `Refused` when there is no such consumer. `shared` or not, nothing gets lost here but by a fault.
+        Raises `Refused` when there is no such consumer. `shared` or not, nothing gets lost here but by a fault; there is always `room`.
         """
 
         def begin() -> MemoryPull:

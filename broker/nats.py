@@ -38,6 +38,7 @@ from sojourn.broker.seam import (
     Publish,
     Pull,
     Received,
+    Room,
     Stored,
     StreamConfig,
     StreamInfo,
@@ -297,6 +298,7 @@ class NatsBroker:
         *,
         batch: int = 500,
         shared: bool = False,
+        room: Room | None = None,
     ) -> Pull:
         """Hand every message of the consumer to `on_message`; see `nats_pull`.
 
@@ -315,6 +317,7 @@ class NatsBroker:
             on_over=self._pulls.discard,
             api_prefix=self._api_prefix,
             heartbeat=options.heartbeat,
+            room=room,
         )
         self._pulls.add(pull)
         await pull.begin(f"{options.inbox_prefix}.{secrets.token_hex(8)}")

@@ -2,7 +2,8 @@
 
 The pull keeps up to `batch` messages asked for: when fewer than half are outstanding it asks for the rest.
 A request ends by itself after `EXPIRES_SECONDS` (408) or when its byte bound is reached (409 with that
-text), both naming how many messages were not sent; then it asks again.
+text), both naming how many messages were not sent; then it asks again. It asks for nothing while whoever
+pulls has no room (`seam.Room`).
 
 Doubt, and so the end of this pull, is:
 
@@ -31,7 +32,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from sojourn.broker.nats_wire import parse_delivery
-from sojourn.broker.seam import Delivery, Stored
+from sojourn.broker.seam import Delivery, Room, Stored
 
 if TYPE_CHECKING:
     from nats.aio.subscription import Subscription
@@ -63,6 +64,7 @@ class NatsPull:
         on_over: Callable[[NatsPull], None],
         api_prefix: str = "$JS.API",
         heartbeat: float = HEARTBEAT_SECONDS,
+        room: Room | None = None,
     ) -> None:
         self._client = client
         self._stream = stream
@@ -74,6 +76,9 @@ class NatsPull:
         self._heartbeat = heartbeat
         self._subject = f"{api_prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._outstanding = 0
+        self._room = room
+        self._waits_for_room = False
+        self._asking: asyncio.Task[None] | None = None
         self._last_seq = last_seq
         self._over = False
         self._quiet = 0
@@ -123,8 +128,19 @@ class NatsPull:
                 return  # the connection is going down: so is the subscription
 
     async def _ask_if_low(self) -> None:
-        if not self._over and self._outstanding <= self._batch // 2:
-            await self._ask()
+        if self._over or self._waits_for_room or self._outstanding > self._batch // 2:
+            return
+        if self._room is not None and self._room.is_full():
+            self._waits_for_room = True
+            self._room.when_free(self._go_on)
+            return
+        await self._ask()
+
+    def _go_on(self) -> None:
+        """There is room again."""
+        self._waits_for_room = False
+        if not self._over:
+            self._asking = asyncio.get_running_loop().create_task(self._ask_if_low(), name="pull")
 
     async def _ask(self) -> None:
         wanted = self._batch - self._outstanding
@@ -183,6 +199,8 @@ class NatsPull:
         if self._over:
             return
         self._quiet += 1
+        if self._waits_for_room:
+            self._quiet = 0  # nothing may be asked for: then the broker has nothing to say
         if self._quiet > 3:  # the first look is at the start, the last heartbeat may be just under way
             self.lose(f"no heartbeat for {3 * self._heartbeat:g} s")
             return

@@ -168,6 +168,16 @@ class AccountLimits:
     max_consumers: int
 
 
+class Room(Protocol):
+    """Whether whoever pulls can take more."""
+
+    def is_full(self) -> bool:
+        """Whether nothing more should be asked for now. What was asked for may still come."""
+
+    def when_free(self, again: Callable[[], None]) -> None:
+        """Call `again` once, on the loop, when there is room again."""
+
+
 class Pull(Protocol):
     """A running pull on one consumer."""
 
@@ -273,6 +283,7 @@ class Broker(Protocol):
         *,
         batch: int = 500,
         shared: bool = False,
+        room: Room | None = None,
     ) -> Pull:
         """Hand every message of the consumer to `on_message` (sync, on the loop), asking for more as they
         come.
@@ -280,7 +291,8 @@ class Broker(Protocol):
         `on_lost(reason)` is called once, and the pull is over, when order or completeness is in doubt: the
         consumer is gone, a heartbeat was missed twice, the connection was cut, or a gap showed in the
         consumer sequence. The owner then attaches anew. `shared`: the consumer has other readers, whose
-        messages are no gap; what gets lost on the way comes again after the consumer's `ack_wait`.
+        messages are no gap; what gets lost on the way comes again after the consumer's `ack_wait`. `room`: nothing is
+        asked for while it is full; at most `batch` messages are on their way then.
         """
 
     async def ack(self, delivery: Delivery, *, timeout: float = 2.0) -> bool:

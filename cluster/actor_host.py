@@ -125,6 +125,8 @@ class ActorHost:
 
     async def _run(self) -> None:
         pause = AGAIN_SECONDS[0]
+        crowd = self._serving.services.crowd
+        crowd.began()
         try:
             while self._again and not self._serving.over:
                 self._again = False
@@ -157,6 +159,7 @@ class ActorHost:
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, AGAIN_SECONDS[1])
         finally:
+            crowd.ended()
             self._task = None
             self._rest()
 

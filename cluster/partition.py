@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from .services import PartitionServices
 
 TICK_SECONDS: Final = 1.0
+PULL_BATCH: Final = 200
+"""Messages of one stream that are on their way here at a time."""
 LOOKS: Final = 200
 """Actors with held events that are loaded at a time after an attach, and when other code is here."""
 AWAY_LOOKS: Final = 50
@@ -217,6 +219,8 @@ class Partition:
                 consumer,
                 self._receiver(short, generation),
                 self._pull_lost(generation),
+                batch=PULL_BATCH,
+                room=self._services.crowd,
             )
             self._pulls.append(pull)
 

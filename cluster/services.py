@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from .alone import Alone
+from .crowd import Crowd
 from .gate import Gate
 from .nudges import Nudges
 from .pins import LonePins, Pins
@@ -127,6 +128,8 @@ class PartitionServices:
     """None: there is one deployment (`pins.LonePins`)."""
     alone: Alone = field(default_factory=Alone)
     """The gate through which a suspected actor runs alone (I7)."""
+    crowd: Crowd = field(default_factory=Crowd)
+    """The actors at work: what is pulled waits while they are too many."""
     log: logging.Logger = logging.getLogger("sojourn.cluster")  # noqa: RUF009 - loggers are process-wide singletons by design
 
     @property
