@@ -74,11 +74,7 @@ def explain(error: BaseException) -> Failure:
         case KeyboardInterrupt():
             return Failure(Exit.INTERRUPTED, "interrupted")
         case broker.ConnectFailed():
-            return Failure(
-                Exit.UNREACHABLE,
-                str(error),
-                "Start one with `sojourn dev app.py`, or name yours with --server or SOJOURN_SERVER.",
-            )
+            return Failure(Exit.UNREACHABLE, str(error), _how_to_connect(error.reason))
         case actors.NoAnswer():
             return Failure(
                 Exit.UNREACHABLE, str(error), "`sojourn nodes` shows which nodes live and what they own."
@@ -105,6 +101,8 @@ def explain(error: BaseException) -> Failure:
             return Failure(Exit.TIMED_OUT, str(error))
         case broker.OutcomeUnknown():
             return Failure(Exit.TIMED_OUT, str(error))
+        case broker.Refused() if error.is_denied:
+            return Failure(Exit.REFUSED, str(error), _ROLES)
         case broker.Refused() if error.code == NO_ROOM:
             hint = "The server's store has no room for what the streams may hold: free disk space where its data lies, or give it more."
             return Failure(Exit.REFUSED, str(error), hint)
@@ -124,6 +122,21 @@ def explain(error: BaseException) -> Failure:
             return Failure(Exit.UNREACHABLE, str(error))
         case _:
             return Failure(Exit.DEFECT, f"{type(error).__name__}: {error}")
+
+
+_ROLES = (
+    "This user may not do that. A signaller sends mail, a starter also starts and waits, a reader looks, an operator also cancels, "
+    "terminates, pauses, resumes and releases, an admin does all: choose another with --role and --user (`sojourn roles` makes them)."
+)
+
+
+def _how_to_connect(reason: str) -> str:
+    words = reason.lower()
+    if "auth" in words:
+        return "The server does not know this user: --user and SOJOURN_PASSWORD, or --creds, say who asks."
+    if "reset by peer" in words or "eof" in words:
+        return "Something answers there and hangs up: it may want a user (--user and SOJOURN_PASSWORD, or --creds) or TLS (--tls-ca)."
+    return "Start one with `sojourn dev app.py`, or name yours with --server or SOJOURN_SERVER."
 
 
 def _facts(facts: Mapping[str, Any]) -> str:

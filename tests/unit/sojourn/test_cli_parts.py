@@ -260,6 +260,24 @@ def test_a_port_that_is_taken_is_said_before_a_server_is_started() -> None:
     _check_port(0)
 
 
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (broker.ConnectFailed(("nats://a",), 3.0, "Connection refused"), "sojourn dev app.py"),
+        (
+            broker.ConnectFailed(("nats://a",), 3.0, "nats: 'Authorization Violation'"),
+            "does not know this user",
+        ),
+        (broker.ConnectFailed(("nats://a",), 3.0, "Connection reset by peer"), "may want a user"),
+        (broker.Refused(403, "permission denied", "sj.default.ctl.a.cancel"), "--role"),
+        (broker.Refused(10_047, "no room", "$JS.API.STREAM.CREATE.X"), "free disk space"),
+    ],
+    ids=str,
+)
+def test_what_the_broker_refuses_is_said_with_what_to_do(error: Exception, hint: str) -> None:
+    assert hint in explain(error).hint
+
+
 def test_a_file_that_cannot_be_used_is_named_and_is_no_unreachable_broker() -> None:
     assert explain(PermissionError(13, "Permission denied", "/x")) == Failure(
         Exit.FAILED, "/x: Permission denied"
