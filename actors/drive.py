@@ -35,6 +35,7 @@ from .branch_waits import INSIDE, evaluate, group_lost
 from .branches import Branch, Branches, Task, driveable, is_fresh
 from .current import CurrentActor
 from .draft import Draft
+from .dropped_generators import CloseDropped, is_cleanup
 from .errors import Cancelled, Deadlock, LimitExceeded, UnknownIntention
 from .events import Warn
 from .inside import counterpart, entered, name_of_yield
@@ -68,6 +69,7 @@ class Driver:
         index = draft.base.index
         self.identity = f"{index.actor}/{index.run}"
         """Of the actor, among all that run in this process."""
+        self.close_dropped = CloseDropped(self.identity)
         self.actor = CurrentActor(index.actor, index.run, index.workflow, draft.facts.deployment, draft.now)
         """What `current.actor` says in this turn."""
         self.registry = registry
@@ -110,7 +112,8 @@ class Driver:
     def cancel_all(self, error: Cancelled) -> None:
         """Cancel every branch: those the workflow function does not wait for are left when it has ended."""
         for branch in list(self.branches):
-            self.cancel(branch, error)
+            if not is_cleanup(branch.coroutine):
+                self.cancel(branch, error)
 
     def cancel_root(self, error: Cancelled) -> None:
         """Cancel the workflow function, and so whatever it waits for."""
@@ -189,6 +192,8 @@ class Driver:
             below = traceback.tb_next if traceback is not None else None
             del traceback  # it holds this very frame, and so the branch, until the garbage collector comes
             self._ended(branch, None, BaseException.with_traceback(raised, below))
+            # From 3.12 the frames of a traceback know their callers: this one must not keep what has ended (`Task.__del__`).
+            del branch, coroutine, go_on
         else:
             self._suspended(branch, yielded)
 
@@ -424,7 +429,7 @@ def _dispose(intention: i.Intention) -> None:
 
 def _where(coroutine: Any) -> tuple[SourceLine, ...]:
     """Where a branch stands; nothing for one that runs a bare intention (no code of the user's is in it)."""
-    if not hasattr(coroutine, "cr_code"):
+    if not hasattr(coroutine, "cr_code") and not is_cleanup(coroutine):
         return ()
     return frames.where(coroutine)
 

@@ -33,6 +33,7 @@ from .branches import Branch, Branches
 from .decide import decide, rank
 from .draft import Draft, sentence
 from .drive import Driver
+from .dropped_generators import CloseDropped
 from .ending import code_over, settle_end, terminal, terminated
 from .errors import Cancelled, UnknownIntention
 from .events import Decision, Event, Facts, GoesOn, LocalEvent, Reply, RunStep, StepDone, Turn
@@ -172,7 +173,8 @@ class Engine:
         if not record.frame:
             return Branches()
         try:
-            branches = Branches.of(frames.load(record.frame, record.index.pin))
+            dropped = CloseDropped(f"{record.index.actor}/{record.index.run}")
+            branches = Branches.of(frames.load(record.frame, record.index.pin, dropped=dropped))
         except NOT_ERRORS as raised:  # `__setstate__` of a user's class may even try to end the process
             raise PinNotSatisfied([], [f"restoring failed here: {type(raised).__name__}"]) from raised
         except (UnknownIntention, LookupError) as unknown:

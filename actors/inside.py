@@ -165,12 +165,12 @@ class entered:  # noqa: N801  # reads as the word it is: with entered(driver)
     def __enter__(self) -> None:
         self._loop = events._get_running_loop()
         self._task = _take_task(self._loop)
-        # Without hooks, or asyncio adopts the workflow's async generators and closes them in its own tasks.
+        # Else asyncio adopts the workflow's async generators and closes them in its own tasks.
         self._hooks = sys.get_asyncgen_hooks()
         self._before = _state.driver
         events._set_running_loop(_GUARD)
         _state.driver = self._driver
-        sys.set_asyncgen_hooks(None, None)
+        sys.set_asyncgen_hooks(None, self._driver.close_dropped)
 
     def __exit__(self, *_: object) -> None:
         sys.set_asyncgen_hooks(*self._hooks)

@@ -17,6 +17,7 @@ import ctypes
 import gc
 import sys
 import types
+from collections.abc import Callable
 from typing import Any
 
 from . import slots
@@ -183,6 +184,24 @@ def _finish(target: Any) -> None:
         return
     with contextlib.suppress(StopIteration), no_hooks():
         target.aclose().send(None)
+
+
+def tell_when_dropped(restored: list[Any], hook: Callable[[Any], None]) -> None:
+    """Have `hook` called with each of these async generators that is dropped before it has ended.
+
+    Python gives one its finalizer when it is first asked for a value; that was where it was captured. So it forgets that it
+    was asked, and is asked once more: that request is never awaited, and closed by hand.
+    """
+    for each in restored:
+        if type(each) is types.AsyncGeneratorType and not slots.async_flags(each)[0]:
+            slots.forget_hooks(each)
+            hooks = sys.get_asyncgen_hooks()
+            sys.set_asyncgen_hooks(None, hook)
+            try:
+                request = each.asend(None)
+            finally:
+                sys.set_asyncgen_hooks(*hooks)
+            _never_awaited(request)
 
 
 # -- the interpreter's own awaitables ----------------------------------------------------------------------

@@ -12,7 +12,7 @@ import io
 import pickle
 import sys
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -37,11 +37,13 @@ from .record import SourceLine
 from .shapes import check_shape
 
 __all__ = [
-    "CannotSuspend", "Frame", "FrameTooLarge", "Missing", "PinNotSatisfied", "SourceLine", "UnsupportedInterpreter",
+    "CLOSING", "CannotSuspend", "Frame", "FrameTooLarge", "Missing", "PinNotSatisfied", "SourceLine", "UnsupportedInterpreter",
     "discard", "dump", "fingerprint_of", "identity", "load", "register_moved", "satisfied", "source_lines",
     "variable_sizes", "where",
 ]  # fmt: skip
 
+CLOSING = coroutines.ATHROW
+"""The type of what closes an async generator: `agen.aclose()`."""
 SIZE_LIMIT = 512 * 1024
 _MAGIC = b"SJ"
 _FORMAT = 1
@@ -119,8 +121,13 @@ def _table(table: bytes) -> list[str]:
         raise PinNotSatisfied([], ["the frame's table of code is not readable"]) from None
 
 
-def load(data: bytes, pin: Sequence[str] = ()) -> object:
+def load(
+    data: bytes, pin: Sequence[str] = (), *, dropped: Callable[[AsyncGenerator[Any, Any]], None] | None = None
+) -> object:
     """Restore what `dump` captured: fresh coroutines that stand where the captured ones stood.
+
+    `dropped` is called with each restored async generator that is dropped before it has ended, as the finalizer of
+    `sys.set_asyncgen_hooks` is with those begun under it.
 
     Raises PinNotSatisfied, before anything is restored, when this process lacks code or shapes that the frame
     needs; any other error of unpickling is raised as PinNotSatisfied too, since it means the same here.
@@ -129,7 +136,7 @@ def load(data: bytes, pin: Sequence[str] = ()) -> object:
     codes = _codes(references_of(data), pin)
     body = memoryview(data)[_HEAD + int.from_bytes(data[4:_HEAD], "little") :]
     try:
-        return restore(body, codes)
+        return restore(body, codes, dropped)
     except (KeyboardInterrupt, MemoryError):
         raise
     except Exception as error:

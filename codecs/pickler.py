@@ -140,10 +140,13 @@ class FrameUnpickler(pickle.Unpickler):
         self.persistent_load = places.__getitem__  # type: ignore[method-assign]  # for `_PREFIX`
         self._made = table.made
 
-    def restore(self) -> Any:
+    def restore(self, dropped: Callable[[Any], None] | None = None) -> Any:
         """Load the graph. When that fails, what was restored so far is dropped in silence."""
         try:
-            return self.load()
+            graph = self.load()
+            if dropped is not None:
+                coroutines.tell_when_dropped(self._made, dropped)
+            return graph
         except BaseException:
             coroutines.discard(*self._made)
             raise
@@ -156,10 +159,12 @@ class _RenamingUnpickler(FrameUnpickler):
         return super().find_class(*present_name(module, name))
 
 
-def restore(body: bytes | memoryview, codes: Sequence[Code]) -> Any:
-    """Load the graph of a frame; `codes` is its table of code."""
+def restore(
+    body: bytes | memoryview, codes: Sequence[Code], dropped: Callable[[Any], None] | None = None
+) -> Any:
+    """Load the graph of a frame; `codes` is its table of code. `dropped`: see `frames.load`."""
     unpickler = _RenamingUnpickler if renames_declared() else FrameUnpickler
-    return unpickler(body, codes).restore()
+    return unpickler(body, codes).restore(dropped)
 
 
 # -- how each type is stored -------------------------------------------------------------------------------

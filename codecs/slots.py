@@ -352,6 +352,11 @@ def disarm(target: Any, code: types.CodeType, kind: int) -> None:
             _int8(address + layout.state).value = layout.suspended
 
 
+def forget_hooks(target: Any) -> None:
+    """Have a restored async generator, which has no finalizer, take the present one when it is next asked for a value."""
+    _int8(id(target) + current().flags).value = 0
+
+
 def set_async_flags(target: Any, closed: bool, running: bool) -> None:
     """Restore what an async generator remembers besides its frame."""
     flags = id(target) + current().flags
