@@ -284,7 +284,7 @@ class Guard:
     async def _renew(self, state: Literal["ready", "draining"] | None = None) -> None:
         async with self._lease_lock:
             if self._lease is not None:
-                self._gate.extend(await self._lease.renew(state))
+                self._gate.extend(await self._lease.renew(state, self._vitals))
 
     async def _keep_renewing(self) -> None:
         refused = ""

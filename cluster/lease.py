@@ -102,6 +102,10 @@ class Vitals:
     """When the engine's connection last had an answer from the broker."""
     members: Mapping[str, Member] = field(default_factory=dict)
     """The members last polled, for the ring."""
+    hot: int = 0
+    steps: int = 0
+    load: float = 0.0
+    """What `Member` shows of these."""
 
     def why_not_renew(self, now: float, terms: LeaseTerms) -> str:
         """Why the lease must not be renewed now; empty when it may be."""
@@ -135,14 +139,20 @@ class Lease:
         self._revision = former
         return await self.renew()
 
-    async def renew(self, state: Literal["joining", "ready", "draining"] | None = None) -> float:
-        """Renew (and change the state); the time until which the lease is surely valid.
+    async def renew(
+        self, state: Literal["joining", "ready", "draining"] | None = None, vitals: Vitals | None = None
+    ) -> float:
+        """Renew (and change the state, and show how the node is); the time until which the lease is surely valid.
 
         Raises `LeaseLost`, `OutcomeUnknown` (then renew again).
         """
         member = msgspec.structs.replace(
             self.member, state=state or self.member.state, renewal=self.member.renewal + 1
         )
+        if vitals is not None:
+            member = msgspec.structs.replace(
+                member, hot=vitals.hot, steps=vitals.steps, load=round(vitals.load, 2)
+            )
         self.member = member
         sent = self._now()
         try:

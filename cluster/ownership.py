@@ -50,6 +50,12 @@ class Member(msgspec.Struct, frozen=True, omit_defaults=True):
     pid: int = 0
     health: str = ""
     """Address of `/livez`, `/readyz`, `/metrics`; empty when it serves none."""
+    hot: int = 0
+    """Actors with live coroutines in memory, at the last renewal; for display, as the next two."""
+    steps: int = 0
+    """Local steps running."""
+    load: float = 0.0
+    """Cores that the process kept busy."""
     renewal: int = 0
     """Counts the renewals of this lease, so that one of unknown outcome can be recognised."""
 

@@ -55,6 +55,8 @@ class Pulse:
         self._marks = marks
         self._now = now
         self._wall = wall
+        self._measured = (time.process_time(), now())
+        """CPU seconds of this process and the guard's time, when they were last looked at."""
         self._quarantined: set[str] = set()
         """Workflows that have or had actors in quarantine here: they go back to 0, not away."""
 
@@ -90,7 +92,11 @@ class Pulse:
             await asyncio.sleep(0)  # with 10,000 hot actors one partition's figures take milliseconds
         gauge = self._metrics.gauge
         gauge("partitions", len(figures))
-        gauge("hot_actors", sum(one.hot for one in figures))
+        vitals = self._vitals
+        vitals.hot = sum(one.hot for one in figures)
+        vitals.steps = sum(one.running_steps for one in figures)
+        vitals.load = self._load()
+        gauge("hot_actors", vitals.hot)
         gauge("active_actors", sum(one.hosts for one in figures))
         gauge("waiting_events", sum(one.waiting for one in figures))
         gauge("held_events", sum(one.held for one in figures))
@@ -103,9 +109,15 @@ class Pulse:
         for workflow in self._quarantined:
             gauge("actors_quarantined", quarantined[workflow], workflow=workflow)
         gauge("unacknowledged", sum(one.unacknowledged for one in figures))
-        gauge("running_steps", sum(one.running_steps for one in figures))
+        gauge("running_steps", vitals.steps)
         gauge("oldest_runnable_seconds", max((one.oldest_runnable for one in figures), default=0.0))
         gauge("gate_open", float(self._gate.is_open()))
+
+    def _load(self) -> float:
+        """Cores that this process kept busy since the last call."""
+        cpu, now = time.process_time(), self._now()
+        (cpu_before, before), self._measured = self._measured, (cpu, now)
+        return (cpu - cpu_before) / (now - before) if now > before else 0.0
 
     async def _keep_marking(self) -> None:
         while True:

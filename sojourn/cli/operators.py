@@ -31,7 +31,8 @@ ASKED: Final = 3
 @connection_options
 @reported
 async def nodes(output: Output, connection: Connection) -> Exit | None:
-    """List the nodes, what they run, and how many partitions each owns. One that does not answer is `silent`.
+    """List the nodes, what they run, how many partitions each owns, and how busy it is: actors hot in memory, local
+    steps running, share of a core, as of a few seconds ago. One that does not answer is `silent`.
 
     Exit code 1 when partitions have no living owner.
     """
@@ -50,13 +51,28 @@ async def nodes(output: Output, connection: Connection) -> Exit | None:
     else:
         now = time.time()
         output.table(
-            ("node", "state", "deployment", "partitions", "up for", "host", "pid", "health"),
+            (
+                "node",
+                "state",
+                "deployment",
+                "partitions",
+                "hot",
+                "steps",
+                "load",
+                "up for",
+                "host",
+                "pid",
+                "health",
+            ),
             (
                 (
                     m.node,
                     "silent" if m.node in silent else m.state,
                     m.deployment,
                     owned[m.node],
+                    m.hot,
+                    m.steps,
+                    f"{m.load:.0%}",
                     age(now - m.started),
                     m.host,
                     m.pid,
@@ -106,6 +122,9 @@ def _documents(view: View, owned: Counter[str], silent: frozenset[str]) -> list[
             "deployment": member.deployment,
             "capacity": member.capacity,
             "partitions": owned[member.node],
+            "hot": member.hot,
+            "steps": member.steps,
+            "load": member.load,
             "started": member.started,
             "host": member.host,
             "pid": member.pid,
