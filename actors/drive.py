@@ -141,7 +141,7 @@ class Driver:
         if not self.ready:
             return
         self.draft.ran = True
-        with entered(self):
+        with entered(self, self.close_dropped):
             while self.ready:
                 branch, value, error = self.ready.popleft()
                 if self.branches.table.get(branch.number) is branch:

@@ -157,10 +157,11 @@ class entered:  # noqa: N801  # reads as the word it is: with entered(driver)
     A class and not a generator's context manager, twice: this stands in the way of every resumption.
     """
 
-    __slots__ = ("_before", "_driver", "_hooks", "_loop", "_task")
+    __slots__ = ("_before", "_close_dropped", "_driver", "_hooks", "_loop", "_task")
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, close_dropped: Callable[[Any], None] | None = None) -> None:
         self._driver = driver
+        self._close_dropped = close_dropped
 
     def __enter__(self) -> None:
         self._loop = events._get_running_loop()
@@ -170,7 +171,7 @@ class entered:  # noqa: N801  # reads as the word it is: with entered(driver)
         self._before = _state.driver
         events._set_running_loop(_GUARD)
         _state.driver = self._driver
-        sys.set_asyncgen_hooks(None, self._driver.close_dropped)
+        sys.set_asyncgen_hooks(None, self._close_dropped)
 
     def __exit__(self, *_: object) -> None:
         sys.set_asyncgen_hooks(*self._hooks)
