@@ -50,6 +50,8 @@ PROGRESS_SECONDS: Final = 10.0
 """Between two signs of life of a running task, and two looks at its record; a third of the consumer's `ack_wait`."""
 AGAIN_SECONDS: Final = (0.2, 5.0)
 """Pauses between attempts to reach the broker."""
+ACK_ATTEMPTS: Final = 8
+"""Of one acknowledgement; meanwhile the task stays in progress."""
 BACK_SECONDS: Final = (1.0, 30.0)
 """Delays of a task that is left for other workers: doubled each time it comes, up to the second."""
 _LOG = logging.getLogger("sojourn.worker")
@@ -191,9 +193,10 @@ class TaskRun:
             pause = min(2 * pause, AGAIN_SECONDS[1])
 
     async def _ack(self) -> None:
-        """Acknowledge the task. If it cannot be told, it comes again and is found to be over."""
+        """Acknowledge the task. If that cannot be told for a while, it comes again and is found to be over."""
         self._settled = True
-        for pause in (0.2, 1.0, 0.0):
+        pause = AGAIN_SECONDS[0]
+        for _ in range(ACK_ATTEMPTS):
             try:
                 await self._services.broker.ack(self._delivery)
                 return
@@ -201,7 +204,8 @@ class TaskRun:
                 return
             except BrokerError as error:
                 _LOG.info("%r: its acknowledgement has no answer: %s", self, error)
-                await asyncio.sleep(pause)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, AGAIN_SECONDS[1])
 
     async def _leave_to_others(self, why: str) -> str:
         """Give the task back, for workers of another version; again and again until its attempt times out."""

@@ -147,6 +147,10 @@ class Evidence:
     """Dead letters: actor, channel or verb, reason, payload."""
     full_disks: int = 0
     """How often a store was full. A timer that comes due meanwhile fires late, so a later one may overtake it."""
+    workers: frozenset[str] = frozenset()
+    """Processes that ran queued steps."""
+    server_ends: Sequence[float] = ()
+    """When a server was killed or restarted, Unix seconds."""
     check: Sequence[str] = ()
     """What `sojourn check` found."""
     logs: Sequence[str] = ()

@@ -83,7 +83,8 @@ class Injector:
             case "deploy" | "roll-back":
                 await self._deploy("two" if kind == "deploy" else "one", lasts)
             case _:
-                slot = self.fleet.slots[fault.target]
+                slots = self.fleet.workers if kind.startswith("worker-") else self.fleet.slots
+                slot = slots[fault.target]
                 if slot.life is None:
                     return False
                 await self._on_node(fault, slot)
@@ -92,7 +93,8 @@ class Injector:
     async def _on_node(self, fault: Fault, slot: Slot) -> None:
         lasts = fault.lasts
         slot.down = lasts
-        match fault.kind:
+        kind = fault.kind.removeprefix("worker-")
+        match kind:
             case "kill":
                 self.fleet.kill(slot)
             case "crash-point":
@@ -106,7 +108,7 @@ class Injector:
                 held = min(1.0, lasts / 2)
                 await asyncio.gather(*(proxy.abandon(held, lasts - held) for proxy in slot.proxies))
             case _:
-                await self._on_wire(fault.kind, slot, lasts)
+                await self._on_wire(kind, slot, lasts)
 
     async def _on_wire(self, kind: str, slot: Slot, lasts: float) -> None:
         for proxy in slot.proxies:

@@ -1,4 +1,4 @@
-"""The nodes of a run: one slot each, in which one process after another lives behind the slot's own proxies.
+"""The nodes and workers of a run: one slot each, in which one process after another lives behind the slot's own proxies.
 
 Whoever dies is replaced, as a supervisor would do it, under a new node id. Only the plan's faults may end a
 process: one that ends by itself is written down with its last words.
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from sojourn.processes import NodeProcess
 
@@ -27,6 +27,9 @@ EXPECTED_CODES: Final = frozenset((0, -signal.SIGKILL, -signal.SIGTERM, 128 + si
 """The last two: it was told to drain before it had begun, or once more while it drained, or did not drain in time."""
 NO_BROKER: Final = frozenset((3, 5))
 """The broker did not answer, or not in time (`sojourn --help`)."""
+WORKERS: Final = 2
+CONCURRENCY: Final = 8
+"""Of one worker."""
 STARTING_SECONDS: Final = 15.0
 """A node that ends so soon, with an error, while the broker is disturbed, is tried again without a word."""
 
@@ -55,6 +58,7 @@ class Slot:
 
     name: str
     proxies: Sequence[Proxy]
+    command: Literal["node", "worker"] = "node"
     version: str = "one"
     lives: list[Life] = field(default_factory=list)
     fault: str = ""
@@ -82,6 +86,9 @@ class Fleet:
         if sabotage:
             self._environment["SOJOURN_CHAOS_SABOTAGE"] = sabotage
         self.slots = [Slot(f"n{n}", [Proxy(port) for port in ports]) for n in range(1, nodes + 1)]
+        self.workers = [
+            Slot(f"w{n}", [Proxy(port) for port in ports], "worker") for n in range(1, WORKERS + 1)
+        ]
         self.unexpected: list[str] = []
 
     async def start(self) -> None:
@@ -92,7 +99,7 @@ class Fleet:
             folder = self._place / f"version-{version}"
             folder.mkdir()
             (folder / "chaos_app.py").write_text(code.replace('"one"', f'"{version}"'))
-        for slot in self.slots:
+        for slot in self.everyone:
             for proxy in slot.proxies:
                 await proxy.listen()
             slot.task = asyncio.create_task(self._keep_alive(slot), name=f"slot {slot.name}")
@@ -124,23 +131,32 @@ class Fleet:
                 "chaos_app",
                 "--server", ",".join(proxy.url for proxy in slot.proxies),
                 "--namespace", NAMESPACE,
-                "--node-id", node,
-                "--deployment", slot.version,
-                "--key-file", str(self._place / "key"),
                 "--log", "info",
+                *self._own_options(slot, node),
             ],
             log=self._place / "logs" / f"{node}.log",
             environment=environment,
+            command=slot.command,
         )  # fmt: skip
         life = Life(node, slot.version, process, time.time())
         slot.lives.append(life)
         await process.start()
         return life
 
+    def _own_options(self, slot: Slot, name: str) -> list[str]:
+        if slot.command == "worker":
+            return ["--worker-id", name, "--concurrency", str(CONCURRENCY)]
+        return ["--node-id", name, "--deployment", slot.version, "--key-file", str(self._place / "key")]
+
+    @property
+    def everyone(self) -> list[Slot]:
+        """Nodes and workers."""
+        return [*self.slots, *self.workers]
+
     @property
     def lives(self) -> list[Life]:
         """Every process there was."""
-        return [life for slot in self.slots for life in slot.lives]
+        return [life for slot in self.everyone for life in slot.lives]
 
     # faults
 
@@ -172,7 +188,7 @@ class Fleet:
 
     def heal(self) -> None:
         """Nothing is frozen, cut or held; nothing is going to kill itself but who was told so before."""
-        for slot in self.slots:
+        for slot in self.everyone:
             slot.down = 1.0
             for proxy in slot.proxies:
                 proxy.heal()
@@ -184,13 +200,13 @@ class Fleet:
         self._over = True
         self.heal()
         await asyncio.gather(*(life.process.stop(seconds=5.0) for life in self.lives))
-        for slot in self.slots:
+        for slot in self.everyone:
             if slot.task is not None:
                 slot.task.cancel()
         await asyncio.gather(
-            *(slot.task for slot in self.slots if slot.task is not None), return_exceptions=True
+            *(slot.task for slot in self.everyone if slot.task is not None), return_exceptions=True
         )
-        for slot in self.slots:
+        for slot in self.everyone:
             for proxy in slot.proxies:
                 await proxy.close()
 

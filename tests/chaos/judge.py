@@ -112,6 +112,8 @@ def _expected(promise: Promise, *, in_order: bool) -> dict[str, Any]:
     match promise.workflow:
         case "steps":
             return {"done": args[0], "attempt": args[2] + 1}
+        case "queued":
+            return {"done": args[0], "attempt": args[2] + 1, "names": ["p0", "p1", "p2"]}
         case "family":
             named = [f"rejected {child}" if n % 3 == 2 else child for n, child in enumerate(promise.children)]
             return {"children": named}
@@ -270,6 +272,8 @@ def _required(promise: Promise, record: Ended) -> Iterable[tuple[str, str]]:
     match promise.workflow:
         case "steps":
             names = [*(f"s{n}" for n in range(args[0])), "flaky"]
+        case "queued":
+            names = [*(f"q{n}" for n in range(args[0])), "between", "p0", "p1", "p2", "flaky"]
         case "mail":
             names = [f"m-{line}-{n}" for line, n in value.get("taken", ()) if n % 4 == 0]
         case "timers":
@@ -301,11 +305,19 @@ class Excuses:
         self._leases: dict[str, list[LeaseLife]] = defaultdict(list)
         for lease in evidence.leases:
             self._leases[lease.node].append(lease)
+        self._workers = evidence.workers
+        self._server_ends = evidence.server_ends
 
     def may_repeat(self, former: Execution, again: Execution) -> bool:
-        """Whether the process of `former` died, or its lease ended, between the two."""
+        """Whether the process of `former` died, or its lease ended, between the two; or, at a worker, a server ended: it may come back
+        without acknowledgements that it has confirmed (tried), and a task whose result still waits for the actor's owner runs again.
+        """
         died = self._deaths.get(former.node)
         if died is not None and former.began <= died <= again.began + LEASE_SLACK:
+            return True
+        if former.node in self._workers and any(
+            former.began <= at <= again.began for at in self._server_ends
+        ):
             return True
         return any(
             lease.ended is not None and former.began - LEASE_SLACK <= lease.ended <= again.began + LEASE_SLACK

@@ -18,6 +18,9 @@ CRASH_POINTS: Final = (
 """Points of `sojourn.cluster.faults` at which a node may be told to kill itself."""
 
 
+WORKER_POINTS: Final = ("worker_before_run", "worker_before_publish", "worker_after_publish")
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A kind of fault."""
@@ -26,7 +29,9 @@ class Kind:
     lasts: tuple[float, float]
     """Shortest and longest, seconds."""
     on: str
-    """"node", "server" or "cluster": faults on the same thing do not overlap, and there is one of a server or the cluster at a time."""
+    """"node", "worker", "server" or "cluster": faults on the same thing do not overlap, and there is one of a server or the cluster at a
+    time.
+    """
     least: float = 0.0
     """Runs shorter than this many seconds have no room for it."""
 
@@ -50,6 +55,11 @@ KINDS: Final[dict[str, Kind]] = {
     "full-disk": Kind(2, (2.0, 5.0), "server"),
     "deploy": Kind(3, (0.5, 2.0), "cluster"),
     "roll-back": Kind(3, (0.5, 2.0), "cluster"),
+    "worker-kill": Kind(4, (0.5, 3.0), "worker"),
+    "worker-crash-point": Kind(4, (0.5, 2.0), "worker"),
+    "worker-pause": Kind(2, (1.0, 8.0), "worker"),
+    "worker-drain": Kind(3, (0.5, 2.0), "worker"),
+    "worker-cut": Kind(3, (0.5, 6.0), "worker"),
 }
 """Every kind there is."""
 
@@ -77,6 +87,7 @@ def draw(
     seconds: float,
     nodes: int,
     servers: int,
+    workers: int = 2,
     without: Sequence[str] = (),
     points: Sequence[str] = CRASH_POINTS,
 ) -> tuple[Fault, ...]:
@@ -91,16 +102,21 @@ def draw(
     while at < last:
         name = random_.choices(names, weights)[0]
         kind = kinds[name]
-        target = random_.randrange({"node": nodes, "server": servers, "cluster": 1}[kind.on])
+        target = random_.randrange(
+            {"node": nodes, "worker": workers, "server": servers, "cluster": 1}[kind.on]
+        )
         lasts = random_.uniform(*kind.lasts)
         point = f"{random_.choice(points)}:{random_.choice((1, 1, 2, 5, 20))}"
-        place = (kind.on, target if kind.on == "node" else 0)
+        if name == "worker-crash-point":
+            point = f"{random_.choice(WORKER_POINTS)}:{random_.choice((1, 1, 2, 5, 20))}"
+        one_of_many = kind.on in ("node", "worker")
+        place = (kind.on, target if one_of_many else 0)
         # All but one node at a time may be disturbed, so that the run makes progress and takeovers happen.
         others = sum(
             1 for (on, which), until in busy.items() if on == "node" and which != target and until > at
         )
         if busy.get(place, 0.0) <= at and (kind.on != "node" or others < nodes - 1) and at + lasts < seconds:
-            busy[place] = at + lasts + (3.0 if kind.on != "node" else 1.0)
-            faults.append(Fault(at, name, target, lasts, point if name == "crash-point" else ""))
+            busy[place] = at + lasts + (1.0 if one_of_many else 3.0)
+            faults.append(Fault(at, name, target, lasts, point if name.endswith("crash-point") else ""))
         at += random_.expovariate(1 / 2.0)
     return tuple(faults)

@@ -25,7 +25,7 @@ from sojourn.codecs.keyring import Keyring
 
 from .evidence import Death, Evidence, read_journal
 from .faults import Injector, unavailable
-from .fleet import NAMESPACE, Fleet
+from .fleet import NAMESPACE, WORKERS, Fleet
 from .judge import ENDED, judge
 from .plan import CRASH_POINTS, KINDS, draw
 from .report import counts, verdict
@@ -129,6 +129,7 @@ async def _evidence(options: Options, place: Path, sabotage: str) -> tuple[Evide
             seconds=options.seconds,
             nodes=options.nodes,
             servers=options.replicas,
+            workers=WORKERS,
             without=left_out,
             points=options.points,
         )
@@ -147,7 +148,7 @@ async def _evidence(options: Options, place: Path, sabotage: str) -> tuple[Evide
         evidence = await _gather(
             world,
             drive,
-            injector.done["full-disk"],
+            injector,
             [*trouble, *injector.trouble, *drive.trouble, *world.watch.witness.defects[:5]],
             check,
         )
@@ -268,7 +269,7 @@ async def _check(world: World) -> list[str]:
 
 
 async def _gather(
-    world: World, drive: Drive, full_disks: int, trouble: list[str], check: list[str]
+    world: World, drive: Drive, injector: Injector, trouble: list[str], check: list[str]
 ) -> Evidence:
     """Everything that is known, once nothing moves any more."""
     watch, subjects = world.watch, world.topology.subjects
@@ -292,7 +293,9 @@ async def _gather(
         left=left,
         dead=dead,
         check=check,
-        full_disks=full_disks,
+        full_disks=injector.done["full-disk"],
+        workers=frozenset(life.node for slot in world.fleet.workers for life in slot.lives),
+        server_ends=[at for at, what in injector.log if "server-" in what and "slow" not in what],
         logs=[*watch.unreadable, *world.fleet.unexpected, *_defects(world.fleet.logs())],
         trouble=trouble,
     )

@@ -1,4 +1,4 @@
-"""What the clients of a run do: start workflows of ten kinds, send them mail, cancel some, ask for results; and note what they were told.
+"""What the clients of a run do: start workflows of all kinds, send them mail, cancel some, ask for results; and note what they were told.
 
 Each kind is drawn from the run's seed with its arguments, its mail and their times. A client that gets no answer keeps to the rules of the
 client library: a start is asked again under its request id; mail of unknown outcome is never sent again, the next number follows.
@@ -28,7 +28,9 @@ from sojourn.broker.errors import BrokerError
 
 from .evidence import Answer, Promise, Sent
 
-KINDS: Final = ("steps", "mail", "timers", "family", "cancel", "race", "reject", "gather", "relay", "sleep")
+KINDS: Final = (
+    "steps", "mail", "timers", "family", "cancel", "race", "reject", "gather", "relay", "sleep", "queued",
+)  # fmt: skip
 ANSWER_SECONDS: Final = 20.0
 ASKED_FOR_RESULT: Final = 0.15
 """Share of the workflows whose result a client waits for, as users do; all others are read from their records."""
@@ -119,6 +121,11 @@ def _sleep(actor: str, random_: random.Random) -> _Made:
     return [(Promise(actor, "sleep", "sleeper", (actor, seconds)), _wake_at_the_end)]
 
 
+def _queued(actor: str, random_: random.Random) -> _Made:
+    args = (random_.randint(1, 4), round(random_.uniform(0.0, 0.4), 3), random_.choice((0, 0, 1, 2)))
+    return [(Promise(actor, "queued", "queued", args), None)]
+
+
 _MAKERS: Final[dict[str, Callable[[str, random.Random], _Made]]] = {
     "steps": _steps,
     "mail": _mail,
@@ -130,6 +137,7 @@ _MAKERS: Final[dict[str, Callable[[str, random.Random], _Made]]] = {
     "gather": _gather,
     "relay": _relay,
     "sleep": _sleep,
+    "queued": _queued,
 }
 
 

@@ -97,6 +97,40 @@ async def steps(count: int, seconds: float, failures: int) -> dict[str, Any]:
     return {"began": began, "ended": "one", "done": done, "attempt": attempt}
 
 
+@step(queue="chaos", retry=1)
+async def at_worker(name: str, seconds: float = 0.0) -> str:
+    """As `effect`, at a worker."""
+    key, attempt = current.step.key, current.step.attempt
+    note("begin", key, name, attempt)
+    await asyncio.sleep(seconds)
+    note("end", key, name, attempt)
+    return name
+
+
+@step(queue="chaos", retry=Retry(attempts=4, backoff="100ms..500ms"))
+def fails_first_at_worker(name: str, failures: int) -> int:
+    """As `fails_first`, in a thread of a worker."""
+    attempt = current.step.attempt
+    note("begin", current.step.key, name, attempt)
+    if attempt <= failures:
+        raise RuntimeError(f"attempt {attempt}")
+    note("end", current.step.key, name, attempt)
+    return attempt
+
+
+@workflow
+async def queued(count: int, seconds: float, failures: int) -> dict[str, Any]:
+    """Steps at workers, one after another and side by side, with a local one between."""
+    began, done = "one", 0
+    for n in range(count):
+        await at_worker(f"q{n}", seconds)
+        done += 1
+    await effect("between")
+    names = await gather(*(at_worker(f"p{n}", seconds) for n in range(3)))
+    attempt = await fails_first_at_worker("flaky", failures)
+    return {"began": began, "ended": "one", "done": done, "attempt": attempt, "names": list(names)}
+
+
 @workflow
 async def mail(lines: int) -> dict[str, Any]:
     """Takes mail of two channels until each line of it, a sender on a channel, has said that it is over."""

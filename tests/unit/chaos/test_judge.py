@@ -21,7 +21,7 @@ from tests.chaos.evidence import (
     Sent,
     read_journal,
 )
-from tests.chaos.judge import judge, repeated
+from tests.chaos.judge import Excuses, judge, repeated
 from tests.chaos.plan import KINDS, draw
 
 
@@ -228,6 +228,21 @@ def test_a_lane_has_epochs_and_owners_of_its_own() -> None:
     assert "commits" not in judge(replace(good, commits=on_lane))
     other = [*on_lane[:3], on_lane[3]._replace(node="n4-1/l")]
     assert "commits" in judge(replace(good, commits=other))
+
+
+def test_a_task_may_run_again_where_a_worker_died_or_a_server_ended() -> None:
+    former, again = (
+        Execution("a/r/1", "q0", 1, pid, node, began, began + 0.1)
+        for pid, node, began in ((1, "w1-1", 10.0), (2, "w2-1", 20.0))
+    )
+    nothing = replace(_good(), executions=(former, again), deaths=(), workers=frozenset(("w1-1", "w2-1")))
+
+    assert not Excuses(nothing).may_repeat(former, again)
+    assert Excuses(replace(nothing, server_ends=(15.0,))).may_repeat(former, again)
+    assert not Excuses(replace(nothing, server_ends=(25.0,))).may_repeat(former, again)
+    assert not Excuses(replace(nothing, server_ends=(15.0,), workers=frozenset())).may_repeat(former, again)
+    died = (Death(1, "w1-1", 5.0, 15.0),)
+    assert Excuses(replace(nothing, deaths=died)).may_repeat(former, again)
 
 
 def test_the_same_seed_draws_the_same_plan() -> None:
