@@ -28,6 +28,8 @@ _CONSUME = Decision(Verdict.CONSUME)
 _RUN = Decision(Verdict.CONSUME, needs_frame=True)
 _WAIT = Decision(Verdict.WAIT)
 _CONSUMED = Decision(Verdict.CONSUMED)
+UNDELIVERED = "undelivered"
+"""Outcome of an operation that sent mail which its receiver could not take."""
 
 
 def decide(
@@ -278,6 +280,13 @@ def _refused(record: Record, event: Event) -> Decision:
     return Decision(Verdict.CONSUME, needs_frame=_joined(record.envelope, child))
 
 
+def _undelivered(record: Record, event: Event) -> Decision:
+    for one in record.index.operations:
+        if one.op == event.body.get("op") and one.kind == "send" and one.outcome != UNDELIVERED:
+            return _CONSUME
+    return _no_effect("not among the last operations")
+
+
 def _joined(envelope: Envelope, child: Child) -> bool:
     return any(wait.kind == "join" and wait.name == child.id for wait in envelope.waits)
 
@@ -334,6 +343,7 @@ _LIVE: dict[str, Callable[[Record, Event], Decision]] = {
     "release": _unhold,
     "spawned": _nothing,
     "refused": _refused,
+    "undelivered": _undelivered,
     "done": _done,
     "timer": _timer,
     "child-done": _child_done,
@@ -350,6 +360,7 @@ _KIND_RANK = {
     "release": 0,
     "spawned": 0,
     "refused": 0,
+    "undelivered": 0,
     "done": 1,
     "timer": 2,
     "child-done": 3,

@@ -50,6 +50,14 @@ class Description:
             "failed, never awaited",
             [one.name for one in index.operations if one.kind == "task" and one.outcome == "error"],
         )
+        yield (
+            "mail not taken",
+            [
+                f"to {one.name}"
+                for one in index.operations
+                if one.kind == "send" and one.outcome == "undelivered"
+            ],
+        )
         yield "unread mail", [f"{unread.channel}: {unread.messages}" for unread in details.unread]
         yield "children", index.children or ""
         yield "parent", index.parent

@@ -31,6 +31,7 @@ EventKind = Literal[
     "release",
     "spawned",
     "refused",
+    "undelivered",
     "done",
     "timer",
     "child-done",
@@ -174,7 +175,7 @@ class Reply(msgspec.Struct, frozen=True):
 class Message:
     """An internal message to another actor, outside of an outbox (answers to events that change no record)."""
 
-    kind: Literal["seal", "refused", "spawned", "cancel"]
+    kind: Literal["seal", "refused", "spawned", "cancel", "undelivered"]
     target: str
     body: Mapping[str, Any]
 

@@ -28,11 +28,12 @@ from sojourn.codecs.record import (
 
 from . import intentions as i
 from . import queued
+from .decide import UNDELIVERED
 from .draft import Draft, outcome_words
 from .drive import Driver
 from .ending import children_awaited, grace_over, settle_end, terminal, terminated
 from .errors import Cancelled, NoSuchStep, ReceiveTimeout
-from .events import Event, GoesOn, Reply, RunStep, StepDone
+from .events import Event, GoesOn, Reply, RunStep, StepDone, Warn
 from .events import Message as InternalMessage
 from .outcomes import REFUSED, of_exception, step_error
 from .outside_waits import joined
@@ -42,6 +43,8 @@ from .verbs import Child as ChildHandle
 from .workflow import Workflow
 
 _REPLACE = msgspec.structs.replace
+REASON = 300
+"""Characters of the reason why mail was not taken."""
 WORDS = 2_000
 """Characters of the reason that an operator gives, and of who it is."""
 IN_PROCESS_BACKOFF = 5.0
@@ -340,6 +343,19 @@ def child_refused(turn: TurnInProgress, event: Event) -> None:
     _child_over(turn, _REPLACE(child, status="ended", outcome=Outcome("error", error=error)))
 
 
+def mail_undelivered(turn: TurnInProgress, event: Event) -> None:
+    """Mail that was stored could not be taken by its receiver: it is noted with the operation that sent it, and logged."""
+    body = event.body
+    turn.draft.note(int(body["op"]), outcome=UNDELIVERED)
+    to, channel, why = (
+        "".join(letter if letter.isprintable() else "?" for letter in _words(body, field)[:REASON])
+        for field in ("actor", "channel", "why")
+    )
+    turn.draft.effects.append(
+        Warn(f"mail to {to} on {channel} was not taken and is among the dead letters: {why}")
+    )
+
+
 def _child_over(turn: TurnInProgress, child: Child) -> None:
     draft = turn.draft
     draft.set_child(child)
@@ -408,6 +424,7 @@ HANDLERS: dict[str, Callable[[TurnInProgress, Event], None]] = {
     "done": step_outcome,
     "child-done": child_done,
     "refused": child_refused,
+    "undelivered": mail_undelivered,
     "cancel": cancel,
     "terminate": terminate,
     "pause": pause,

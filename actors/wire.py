@@ -29,7 +29,9 @@ from .events import Event, EventKind, Message, Sender
 
 Addressed = Mail | Ctl | Done | Send | Wake | Held
 _KINDS: frozenset[str] = frozenset(get_args(EventKind))
-_CTL = frozenset(("start", "cancel", "terminate", "pause", "resume", "release", "spawned", "refused"))
+_CTL = frozenset(
+    ("start", "cancel", "terminate", "pause", "resume", "release", "spawned", "refused", "undelivered")
+)
 _WAKE = frozenset(("timer", "child-done", "seal", "nudge"))
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _USERS_VALUES = frozenset(("args", "payload", "outcome"))
@@ -241,6 +243,15 @@ def _mail_body(entry: OutboxEntry, sender: Sender, now: float) -> bytes:
         "payload": orjson.Fragment(bytes(entry.body)),
     }
     return orjson.dumps(head)
+
+
+def undelivered(event: Event, reason: str) -> Message | None:
+    """What the sender of mail that is dead is told; None for mail from outside, and for what is no mail."""
+    sender = event.sender
+    if event.kind != "mail" or sender is None:
+        return None
+    body = {"run": sender.run, "op": sender.op, "actor": event.actor, "channel": event.channel, "why": reason}
+    return Message("undelivered", sender.actor, body)
 
 
 def message_publish(message: Message, *, subjects: Subjects, now: float) -> Publish:

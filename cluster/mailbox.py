@@ -8,7 +8,7 @@ The last two are decided on a leader read of the record, and a dead letter is wr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -204,12 +204,19 @@ class Mailbox:
 
     # ---- out: no effect, dead
 
-    async def refuse(self, item: Item, decision: Decision) -> None:
-        """End an event that changes nothing, after a leader read of the record agreed. Raises `BrokerError`."""
+    async def refuse(
+        self, item: Item, decision: Decision, tell: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """End an event that changes nothing, after a leader read of the record agreed. `tell` runs once it is known to be dead and
+        before it is acknowledged. Raises `BrokerError`.
+        """
         if self._items.get(item.origin) is not item:
             return  # a new attach brings it again
-        if decision.verdict is Verdict.DEAD and not await self._bury(item, decision.reason):
-            return
+        if decision.verdict is Verdict.DEAD:
+            if not await self._bury(item, decision.reason):
+                return
+            if tell is not None:
+                await tell()
         if decision.verdict is Verdict.NO_EFFECT:
             self._serving.services.meter.count("events_without_effect", kind=item.event.kind)
         if self._items.get(item.origin) is item:

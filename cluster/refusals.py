@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from sojourn.actors.events import Decision, Event
+from sojourn.actors.events import Decision, Event, Message
+from sojourn.actors.wire import undelivered
+from sojourn.broker.errors import Refused
 
 from .hot_cache import Hot
 from .known_record import KnownRecord
@@ -51,9 +53,20 @@ class Refusals:
         services = self._serving.services
         for message in decision.answers:
             await answer(services, message)
-        await self._mailbox.refuse(item, decision)
+        notice = undelivered(item.event, decision.reason)
+        tell = None if notice is None else lambda: self._tell_sender(notice)
+        await self._mailbox.refuse(item, decision, tell)
         if decision.reply is not None:
             await send_reply(services, decision.reply)
+
+    async def _tell_sender(self, notice: Message) -> None:
+        """Mail of an actor is dead: it is told (4.2). When it can take no more messages it is not: two that are full must not
+        wait for each other.
+        """
+        try:
+            await answer(self._serving.services, notice)
+        except Refused:
+            self._serving.services.meter.count("senders_not_told")
 
 
 def _names_the_future(hot: Hot, event: Event) -> bool:

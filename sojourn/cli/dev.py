@@ -196,7 +196,9 @@ async def _node(session: _Session, stop: asyncio.Event) -> AsyncIterator[NodePro
         if not stopping.done():
             process.terminate()  # a second time: it leaves at once, losing nothing
             await stopping
-            session.output.say("the node has left at once; the steps it ran run again when it is back", "yellow")
+            session.output.say(
+                "the node has left at once; the steps it ran run again when it is back", "yellow"
+            )
         await stopping
 
 

@@ -45,7 +45,7 @@ from sojourn.actors.registry import Registry
 from sojourn.actors.step import Step
 from sojourn.actors.task import Task, result_publish
 from sojourn.actors.turns import EventRefused
-from sojourn.actors.wire import Malformed, message_publish, outbox_publish, parse_event
+from sojourn.actors.wire import Malformed, message_publish, outbox_publish, parse_event, undelivered
 from sojourn.actors.workflow import WorkflowCall
 from sojourn.broker.seam import Publish
 from sojourn.broker.subjects import Step as StepSubject
@@ -277,6 +277,8 @@ class World:
                 decision = Decision(Verdict.DEAD, refused.reason, answers=refused.answers)
         if decision.verdict is Verdict.DEAD:
             self.rehearsal(actor).dead.append(decision.reason)
+            notice = undelivered(event, decision.reason)
+            self._answer((notice,) if notice is not None else ())
         self._answer(decision.answers)
         return True
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from sojourn.actors.channel import Channel
 from sojourn.actors.registry import Registry
+from sojourn.actors.verbs import send
 from sojourn.actors.workflow import workflow
 from sojourn.broker.topology import Limits
+from sojourn.codecs.record import Operation, Record
 
 from .conftest import MIB, MakeOwner, completed
 
@@ -36,6 +38,61 @@ async def test_mail_that_a_full_mailbox_cannot_hold_is_dead_and_the_rest_is_kept
     assert await owner.dead_reasons() == ["mailbox full"] * 5
     await owner.control("full", "resume")
     assert completed(await owner.until_ended("full")) == [str(n) for n in range(PER_SUBJECT)]
+    await owner.until_quiet()
+
+
+@workflow(registry=REGISTRY)
+async def talk(to: str, times: int) -> str:
+    for n in range(times):
+        await send(to, note, str(n))
+    await note.receive()
+    return "heard"
+
+
+async def test_a_sender_is_told_of_mail_that_a_full_mailbox_could_not_hold(
+    owners: MakeOwner, caplog: pytest.LogCaptureFixture
+) -> None:
+    owner = await owners()
+    await owner.start("shut", "collect", PER_SUBJECT)
+    await owner.until_waiting("shut", "receive")
+    await owner.control("shut", "pause")
+    await owner.until("shut", lambda record: record.index.hold == "paused")
+    await owner.start("talker", "talk", "shut", PER_SUBJECT + 2)
+
+    await owner.until_waiting("talker", "receive")
+    await owner.until_messages("ctl", 0)
+    dead = await owner.dead_reasons()  # a batch in which one does not fit may be refused as a whole
+    assert set(dead) == {"mailbox full"}
+    assert len(dead) + await owner.messages("held") == PER_SUBJECT + 2
+
+    def undelivered(record: Record) -> list[Operation]:
+        return [one for one in record.index.operations if one.outcome == "undelivered"]
+
+    record = await owner.until("talker", lambda record: len(undelivered(record)) == len(dead))
+    assert {(one.kind, one.name) for one in undelivered(record)} == {("send", "shut")}
+    said = [entry.getMessage() for entry in caplog.records if "was not taken" in entry.getMessage()]
+    told = "talker: mail to shut on note was not taken and is among the dead letters: mailbox full"
+    assert said == [told] * len(dead)
+    assert record.index.wait == "receive note", "the workflow itself goes on"
+    await owner.signal("talker", "note", "bye")
+    assert completed(await owner.until_ended("talker")) == "heard"
+    await owner.control("shut", "terminate")
+    await owner.until_ended("shut")
+    await owner.until_quiet()
+
+
+async def test_a_sender_is_told_of_mail_for_a_channel_that_is_not_there_and_of_mail_for_one_that_has_ended(
+    owners: MakeOwner,
+) -> None:
+    owner = await owners()
+    await owner.start("over", "collect", 0)
+    await owner.until_ended("over")
+    await owner.start("late", "talk", "over", 1)
+    await owner.until(
+        "late", lambda record: any(one.outcome == "undelivered" for one in record.index.operations)
+    )
+    await owner.signal("late", "note", "bye")
+    await owner.until_ended("late")
     await owner.until_quiet()
 
 

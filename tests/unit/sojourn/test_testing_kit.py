@@ -21,6 +21,7 @@ from sojourn import (
     current,
     gather,
     publish_state,
+    send,
     sleep,
     spawn,
     stage,
@@ -213,3 +214,21 @@ async def test_the_workflows_clock_is_the_worlds() -> None:
     assert await world.advance_to_next()
     assert rehearsal.result() == ["2026-01-01 00:00:00+00:00", "2026-01-01 01:00:00+00:00"]
     assert not await world.advance_to_next()
+
+
+@workflow(registry=R)
+async def writes_to(other: str) -> str:
+    await send(other, "no-such-channel", 1)
+    await sleep("1d")
+    return "done"
+
+
+async def test_a_sender_is_told_of_mail_that_its_receiver_cannot_take(world: World) -> None:
+    ada = await world.start(onboard("ada"), id="ada")
+    writer = await world.start(writes_to("ada"))
+    assert ada.dead[0].startswith("no such channel")
+    assert writer.warnings == [
+        "mail to ada on no-such-channel was not taken and is among the dead letters: " + ada.dead[0]
+    ]
+    await world.advance("2d")
+    assert writer.result() == "done"
