@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import datetime
 import os
+from functools import cache
 from typing import Any
 
 import cli
@@ -111,6 +112,7 @@ def deployments(kube: Kube, component: str) -> list[Any]:
     return found
 
 
+@cache
 def workflows_left(label: str) -> int:
     """Workflows that can run on no other version. One that never registered has none."""
     try:
