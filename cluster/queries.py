@@ -10,12 +10,13 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 from sojourn.actors import answers
 from sojourn.actors.answers import Answer, Details, Question
 from sojourn.broker.errors import BrokerError, InvalidName
 from sojourn.broker.seam import Received, Subscription
 from sojourn.broker.subjects import actor_id, token
-from sojourn.codecs.record import Origin, Record
+from sojourn.codecs.record import Index, Origin, Record
 
 from .commits import read_record
 from .queues import state_of
@@ -97,9 +98,9 @@ class Queries:
             case "result":
                 return _result(record)
             case "state":
-                return Answer(index=record.index, state=record.envelope.state)
+                return Answer(index=_brief(record), state=record.envelope.state)
             case "consumed":
-                return Answer(index=record.index, consumed=await self._consumed(record, question.origin))
+                return Answer(index=_brief(record), consumed=await self._consumed(record, question.origin))
             case "describe":
                 return Answer(index=record.index, details=await self._details(record))
 
@@ -135,5 +136,10 @@ def _result(record: Record) -> Answer:
     """How it ended; for one that is held, what holds it: whoever waits is told at once."""
     hold = record.envelope.hold
     if hold is not None and hold.kind == "quarantined":
-        return Answer(index=record.index, message=hold.reason, traceback=hold.traceback)
-    return Answer(index=record.index, outcome=record.envelope.outcome)
+        return Answer(index=_brief(record), message=hold.reason, traceback=hold.traceback)
+    return Answer(index=_brief(record), outcome=record.envelope.outcome)
+
+
+def _brief(record: Record) -> Index:
+    """The index without what only `describe` shows: the last operations are the largest part of it."""
+    return msgspec.structs.replace(record.index, operations=(), itinerary=())
