@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -267,7 +268,7 @@ def test_a_pod_has_the_time_that_its_drain_takes() -> None:
         (found,) = deployments(render(EXTERNAL, sets=[f"node.drainSeconds={seconds}"])).values()
         spec = found["spec"]["template"]["spec"]
         assert f"--drain={seconds}s" in spec["containers"][0]["args"]
-        from sojourn.cluster.node import LEAVE_SECONDS
+        from sojourn.cluster.signals import LEAVE_SECONDS
 
         assert spec["terminationGracePeriodSeconds"] >= seconds + LEAVE_SECONDS + 5
 
@@ -330,6 +331,94 @@ def test_a_single_server_keeps_one_copy() -> None:
 def test_the_topology_job_is_no_hook_so_that_wait_does_not_wait_for_itself() -> None:
     job = next(one for one in render(EXTERNAL).of("Job") if "-topology-" in one["metadata"]["name"])
     assert "helm.sh/hook" not in job["metadata"].get("annotations", {})
+
+
+# hooks
+
+
+def hook(one: dict[str, Any]) -> tuple[set[str], int]:
+    """At which events an object is a hook, and its weight; none for a part of the release."""
+    annotations = one["metadata"].get("annotations", {})
+    events = {event for event in annotations.get("helm.sh/hook", "").split(",") if event}
+    return events, int(annotations.get("helm.sh/hook-weight", "0"))
+
+
+@every_file
+def test_what_runs_before_the_release_is_there_or_when_it_may_be_in_pieces_brings_all_it_needs(
+    file: Path,
+) -> None:
+    """A release whose install failed half-way has neither accounts nor scripts, and must be possible to uninstall."""
+    objects = render(file)
+    made = {(one["kind"], one["metadata"]["name"]): hook(one) for one in objects}
+    for pod in objects.pods():
+        events, weight = hook(pod.owner)
+        early = events & {"pre-install", "pre-upgrade", "pre-delete"}
+        if not early:
+            continue
+        needs = [("ServiceAccount", pod.spec["serviceAccountName"])]
+        needs += [
+            ("ConfigMap", one["configMap"]["name"]) for one in pod.spec["volumes"] if "configMap" in one
+        ]
+        bindings = [one for one in objects.of("RoleBinding") if one["subjects"][0]["name"] == needs[0][1]]
+        needs += [("RoleBinding", one["metadata"]["name"]) for one in bindings]
+        needs += [("Role", one["roleRef"]["name"]) for one in bindings]
+        assert len(needs) >= 4
+        for need in needs:
+            assert early <= made[need][0], need
+            assert made[need][1] < weight, need
+        assert not [one for one in pod.spec["volumes"] if "secret" in one], "no Secret is sure to be there"
+
+
+@every_file
+def test_every_hook_can_run_a_second_time(file: Path) -> None:
+    for one in render(file):
+        if hook(one)[0]:
+            policy = one["metadata"]["annotations"]["helm.sh/hook-delete-policy"]
+            assert "before-hook-creation" in policy.split(","), one["metadata"]["name"]
+
+
+def test_a_job_that_is_no_hook_has_another_name_in_each_revision_since_jobs_cannot_be_changed() -> None:
+    (job,) = [one for one in render(EXTERNAL).of("Job") if not hook(one)[0]]
+    assert "Release.Revision" in (CHART / "templates/topology.yaml").read_text()
+    assert job["spec"]["activeDeadlineSeconds"] >= 3600, "nothing starts it again while nodes wait for it"
+
+
+def test_a_shell_that_waits_as_process_1_ends_at_sigterm() -> None:
+    import subprocess
+
+    for pod in render(CLUSTER).pods():
+        for container in pod.containers:
+            command = container.get("command", [])
+            if command[:2] != ["sh", "-c"] or "until" not in command[2]:
+                continue
+            script = re.sub(r"until .*?; do", "until false; do echo waits;", command[2])
+            assert script != command[2]
+            # In a session of its own, and asked as the kubelet asks: the shell alone, not what it started.
+            process = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, start_new_session=True)
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"waits\n"
+            process.terminate()
+            assert process.wait(10) == 143
+            process.stdout.close()
+
+
+def test_only_a_change_of_the_pods_own_values_restarts_them_not_that_of_the_charts_version() -> None:
+    for pod in render(CLUSTER).pods():
+        if pod.owner["kind"] in ("Deployment", "StatefulSet"):
+            assert not {"helm.sh/chart", "app.kubernetes.io/version"} & set(pod.labels)
+
+
+def test_helm_test_asks_whether_every_partition_is_served() -> None:
+    pod = render(CLUSTER).one("Pod")
+    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    assert "sojourn doctor && sojourn nodes" in pod["spec"]["containers"][0]["command"][-1]
+
+
+@pytest.mark.parametrize(("kind", "term"), [("required", "required"), ("preferred", "preferred")])
+def test_three_servers_on_fewer_hosts_only_when_asked_for(kind: str, term: str) -> None:
+    found = render(CLUSTER, sets=[f"nats.antiAffinity={kind}"]).one("StatefulSet")
+    affinity = found["spec"]["template"]["spec"]["affinity"]["podAntiAffinity"]
+    assert list(affinity) == [f"{term}DuringSchedulingIgnoredDuringExecution"]
 
 
 # who may reach whom

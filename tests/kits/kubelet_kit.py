@@ -50,6 +50,10 @@ class Ended:
     """After SIGTERM of the kubelet's."""
     seconds: float
     """From SIGTERM to the end, when asked."""
+    pid: int
+    began: float
+    """Unix seconds."""
+    at: float
 
 
 @dataclass
@@ -65,6 +69,8 @@ class Pod:
     at: int = 0
     process: subprocess.Popen[bytes] | None = None
     output: IO[bytes] | None = None
+    began: float = 0.0
+    """Unix seconds at which its process began."""
     ready: bool = False
     finished: bool = False
     failures: int = 0
@@ -150,13 +156,14 @@ class Kubelet:
                 raise AssertionError(f"not within {seconds:g} s: {what}\n{self.errors}\n{self.logs()}")
             time.sleep(0.1)
 
-    def wait_ready(self, deployment: str, count: int, seconds: float = 60.0) -> None:
-        """Until exactly so many nodes of a version are ready."""
-        self.wait(
-            lambda: [pod.ready for pod in self.of(component="node", deployment=deployment)] == [True] * count,
-            f"{count} ready nodes of {deployment}",
-            seconds,
-        )
+    def wait_ready(self, deployment: str, count: int, component: str = "node", seconds: float = 60.0) -> None:
+        """Until exactly so many nodes (or workers) of a version are ready."""
+
+        def are_ready() -> bool:
+            found = self.of(component=component, deployment=deployment)
+            return [pod.ready for pod in found] == [True] * count
+
+        self.wait(are_ready, f"{count} ready {component}s of {deployment}", seconds)
 
     def lose(self, pod: Pod) -> None:
         """The host of a pod is gone: killed, and replaced elsewhere."""
@@ -324,8 +331,10 @@ class Kubelet:
                 pod.ready, pod.probe_after = _probe(pod), now + PROBE_SECONDS
             return
         asked = pod.terminating_since
+        seconds = now - asked if asked else 0.0
+        name, pid = pod.container["name"], pod.process.pid
         self.ended.append(
-            Ended(pod.name, pod.container["name"], code, asked is not None, now - asked if asked else 0.0)
+            Ended(pod.name, name, code, asked is not None, seconds, pid, pod.began, time.time())
         )
         pod.process = None
         if asked is not None:
@@ -359,6 +368,7 @@ class Kubelet:
         assert program is not None, words[0]
         if pod.output is None:
             pod.output = (self.place / f"{pod.name}-{self._count}.log").open("ab")
+        pod.began = time.time()
         pod.process = subprocess.Popen(
             dying_with_parent([program, *words[1:]]),
             stdin=subprocess.DEVNULL, stdout=pod.output, stderr=pod.output, env=environment, cwd=pod.place,
@@ -421,7 +431,9 @@ class Kubelet:
         routes = moved.get("/etc/nats/auth")
         if routes is not None:  # a pod's name within a headless service
             text = (routes / "routes.conf").read_text()
-            text = HEADLESS.sub(lambda match: self.pods[match[1]].ip, text)
+            text = HEADLESS.sub(
+                lambda match: self.pods[match[1]].ip if match[1] in self.pods else match[0], text
+            )
             (routes / "routes.conf").chmod(0o600)
             (routes / "routes.conf").write_text(text)
         configuration = moved.get("/etc/nats/nats.conf")
