@@ -4,10 +4,8 @@
 the deployment, open the resources of steps, start the guard, join; then serve until told to leave, and leave
 in order. Everything opened is closed in reverse, each within a bound, so leaving always completes.
 
-`run_node` adds what only a process's main thread can do: signals. The first SIGTERM or SIGINT drains; the
-second leaves at once (nothing is lost by that: what was not committed is done again elsewhere). Signals are
-taken by plain handlers, not by the loop's, so that they are heard while the loop is stuck in user code;
-should the loop not come back, the process ends without it.
+`run_node` adds what only a process's main thread can do: signals (`signals`). The first SIGTERM or SIGINT drains; the
+second leaves at once (nothing is lost by that: what was not committed is done again elsewhere).
 """
 
 from __future__ import annotations
@@ -18,15 +16,11 @@ import gc
 import logging
 import os
 import secrets
-import signal
 import socket
-import sys
-import threading
 import time
-from collections.abc import Coroutine, Iterator
-from contextlib import AsyncExitStack, contextmanager, suppress
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any, Final, Literal
 
 from sojourn.actors.execution import StepRunner
@@ -56,14 +50,11 @@ from .ownership import Member
 from .partition import Partition
 from .queues import Queues
 from .services import Fault, PartitionFactory
+from .signals import leaving
 from .steps_loop import StepsLoop
 from .versions import Versions, first_is_current
 
 DRAIN_SECONDS: Final = 30.0
-LEAVE_SECONDS: Final = 15.0
-"""Beyond the drain, how long closing everything may take before the process ends without it."""
-AT_ONCE_SECONDS: Final = 1.5
-"""How long leaving at once may take."""
 COLLECT_AT: Final = (10_000, 20, 20)
 """Thresholds of the garbage collector in a node's process; CPython's own are (700, 10, 10)."""
 
@@ -370,44 +361,6 @@ def run_node(options: NodeOptions) -> int:
 
 async def _run_with_signals(options: NodeOptions, loop: asyncio.AbstractEventLoop) -> int:
     node = Node(options)
-    with _signals(node, loop, options.drain_seconds) as code:
+    with leaving(loop, drain=node.drain, leave=node.leave, drain_seconds=options.drain_seconds) as code:
         await node.run()
     return code[0]
-
-
-@contextmanager
-def _signals(node: Node, loop: asyncio.AbstractEventLoop, drain_seconds: float) -> Iterator[list[int]]:
-    """Handle SIGTERM and SIGINT meanwhile; the list holds the exit code."""
-    code = [0]
-    received: list[int] = []
-    finished = threading.Event()
-
-    def handle(number: int, _: FrameType | None) -> None:
-        received.append(number)
-        if len(received) == 1:
-            loop.call_soon_threadsafe(node.drain)
-            _end_process_after(drain_seconds + LEAVE_SECONDS, 128 + number, finished)
-        elif len(received) == 2:
-            code[0] = 128 + number
-            loop.call_soon_threadsafe(node.leave)
-            _end_process_after(AT_ONCE_SECONDS, 128 + number, finished)
-
-    former = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield code
-    finally:
-        finished.set()
-        for number, handler in former.items():
-            signal.signal(number, handler)
-
-
-def _end_process_after(seconds: float, code: int, finished: threading.Event) -> None:
-    """Leaving always completes: if something of it hangs, the process ends without it."""
-
-    def wait() -> None:
-        if not finished.wait(seconds):
-            sys.stderr.write(f"sojourn: leaving took over {seconds:g} s, ending the process without it\n")
-            sys.stderr.flush()
-            os._exit(code)
-
-    threading.Thread(target=wait, name="sojourn-end", daemon=True).start()
