@@ -7,6 +7,7 @@ function is tried alone, then its parts, until the innermost value that fails is
 from __future__ import annotations
 
 import io
+import sys
 import types
 from collections.abc import Iterator
 from itertools import islice
@@ -14,6 +15,7 @@ from typing import Any
 
 from . import coroutines, slots
 from .coroutines import CannotCapture, code_object
+from .deep import depth, is_too_deep
 from .errors import CannotSuspend
 from .layout import CREATED, FINISHED, RUNNING
 from .liveness import live_mask
@@ -45,12 +47,40 @@ _OPEN_LATER = "open it inside a step or after the await"
 
 def explain(root: object, visited: list[Any], error: Exception) -> CannotSuspend:
     """The error for a failed capture of `root`: the suspended functions `visited` are searched, the last first."""
+    if is_too_deep(error):
+        return _too_deep(visited)
     for target in reversed(visited):
         found = _in_frame(target)
         if found is not None:
             return found
     path, culprit, innermost = _innermost(root, error)
     return CannotSuspend("", 0, "", path, _named(culprit, innermost), _remedy(culprit, innermost))
+
+
+def _too_deep(visited: list[Any]) -> CannotSuspend:
+    """What is nested deepest, since no value fails by itself: a variable's value, or the suspended calls themselves."""
+    deepest, place, name, kind = len(visited), visited[-1] if visited else None, "", ""
+    for target in visited[-_MAX_DEEP:]:
+        for variable, value in _variables(target):
+            levels = depth(value)
+            if levels > deepest:
+                deepest, place, name, kind = levels, target, variable, type_name(type(value))
+    if place is None:
+        return CannotSuspend("", 0, "", "", "object", _FLAT.format(deepest, "objects"))
+    line, file = _place(place)
+    what = "objects" if kind else "suspended calls"
+    kind = kind or type_name(type(place))
+    return CannotSuspend(
+        code_object(place).co_qualname, line, name, "", kind, _FLAT.format(deepest, what), file
+    )
+
+
+_MAX_DEEP = 200
+_FLAT = (
+    "it nests {} {} inside one another, in a ring or in types that pickle themselves, deeper than Python can follow "
+    f"(its recursion limit here is {sys.getrecursionlimit()}); keep it flat (a list, a dictionary by key, a loop), "
+    "or outside of the workflow"
+)
 
 
 def _in_frame(target: Any) -> CannotSuspend | None:
@@ -254,6 +284,4 @@ def _remedy(culprit: Any, problem: Exception) -> str:
     known = _known_remedy(culprit)
     if known:
         return known
-    if isinstance(problem, RecursionError):
-        return "it is nested too deep; keep it flat, or outside of the workflow"
     return f"{_OPEN_LATER} ({type(problem).__name__}: {str(problem)[:200]})"

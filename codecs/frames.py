@@ -75,15 +75,32 @@ def dump(root: object, *, size_limit: int = SIZE_LIMIT) -> Frame:
     except (KeyboardInterrupt, MemoryError):
         raise
     except Exception as error:
-        from .diagnosis import explain
-
-        raise explain(root, pickler.visited, error) from error
+        file = io.BytesIO()
+        pickler = _again(root, file, pickler.visited, error)
     references = tuple([code.reference for code in pickler.codes.values()])
     head, pin = _head_and_pin(references, frozenset(pickler.shapes))
     data = head + file.getvalue()
     if len(data) > size_limit:
         raise FrameTooLarge(len(data), size_limit, variable_sizes(root))
     return Frame(data, pin)
+
+
+def _again(root: object, file: io.BytesIO, visited: list[Any], error: Exception) -> FramePickler:
+    """Capture another way what was nested too deep; raises CannotSuspend, with the reason, when nothing helps."""
+    from .deep import InnermostFirst, is_too_deep
+    from .diagnosis import explain
+
+    pickler = FramePickler(file)
+    if is_too_deep(error):
+        try:
+            pickler.dump(InnermostFirst(root))
+        except (KeyboardInterrupt, MemoryError):
+            raise
+        except Exception as still:
+            visited, error = pickler.visited or visited, still
+        else:
+            return pickler
+    raise explain(root, visited, error) from error
 
 
 @lru_cache(maxsize=4096)
