@@ -79,8 +79,11 @@ def _answer(S: State, cfg: Config, a: int, e: Out) -> tuple[State, bool]:
     return publish(S, a, e), True
 
 
-def _done(S: State, cfg: Config, a: int, run: int, call: int) -> tuple[State, bool]:
-    return append(S, CTL, a, "done", None, a, call, run, call), True
+def _done(
+    S: State, cfg: Config, a: int, run: int, call: int, how: tuple[int, bool] | None = None
+) -> tuple[State, bool]:
+    """The outcome of a step; from a worker, of which attempt, and whether it is a result or a failure."""
+    return append(S, CTL, a, "done", how, a, call, run, call), True
 
 
 def _ack(S: State, cfg: Config, origin: tuple, epoch: int) -> tuple[State, bool]:

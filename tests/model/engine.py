@@ -13,8 +13,12 @@ from .states import HOME, LANE, NONE, OUTSIDE, Child, Msg, Out, Rec
 CONSUME, CONSUMED, NOTHING, ORPHAN, REFUSED, WAIT, DEAD, DEAD_REFUSED = range(8)
 FINAL = frozenset((NOTHING, ORPHAN, REFUSED, DEAD, DEAD_REFUSED))
 """Decided on a leader read: the record in memory must be the newest."""
-LIVE = frozenset("RFLQWE")
+LIVE = frozenset("RFLQBWE")
 UNCLEAN = frozenset("RFL")
+QUEUE = -2
+"""The target of tasks: they go out in any order with what goes to actors."""
+ATTEMPTS = 2
+"""Of a queued step."""
 MARKED = ("mail", "start", "cancel", "terminate")
 
 
@@ -91,11 +95,17 @@ def decide(cfg: Config, a: int, rec: Rec, m: Msg) -> int:
     if kind == "timer":
         return CONSUME if m.run == rec.run and m.arg in (rec.timer, rec.grace) else NOTHING
     if kind == "done":
-        pending = st in "LQ" and m.run == rec.run and (rec.call == m.arg or not cfg.rules["done_matches_op"])
-        return CONSUME if pending else NOTHING
+        pending = st in "LQB" and m.run == rec.run and (rec.call == m.arg or not cfg.rules["done_matches_op"])
+        return CONSUME if pending and _counts(rec, m) else NOTHING
     if kind == "nudge":
         return NOTHING
     raise AssertionError(kind)
+
+
+def _counts(rec: Rec, m: Msg) -> bool:
+    """An older attempt's result counts while the operation is pending, its failure does not."""
+    attempt, good = m.ch or (0, True)
+    return good or attempt == rec.attempt
 
 
 def _unknown(cfg: Config, a: int, m: Msg) -> int:
@@ -164,6 +174,7 @@ class _Turn:
         self.out: list[Out] = []
         self.cset, self.lease, self.seen, self.log = rec.cset - facts.gone, rec.lease, rec.seen, rec.log
         self.carries = bool(cfg.rules["carry"])
+        self.dropped = False
 
     def take(self) -> int:
         op: int = self.new["op"]
@@ -242,8 +253,20 @@ class _Turn:
         new["st"], new["attempt"] = "Q", attempt
         if attempt == 1:
             new["call"] = self.take()
-        self.send("task", self.a, ch=attempt, arg=new["call"])
+        self.send("task", QUEUE, ch=attempt, arg=new["call"])
         self.arm()
+
+    def back_off(self) -> None:
+        """The attempt is over without a result: the next one begins when a timer has fired."""
+        new = self.new
+        self.disarm()
+        self.drop_tasks()
+        new["st"], new["attempt"] = "B", new["attempt"] + 1
+        self.arm()
+
+    def drop_tasks(self) -> None:
+        """A task that is not known to be out is wanted no more."""
+        self.dropped = True
 
     def spawn(self, child: int) -> None:
         new = self.new
@@ -264,6 +287,7 @@ class _Turn:
 
     def end(self) -> None:
         """The code is over: children are cancelled and waited for, then the terminal commit."""
+        self.drop_tasks()
         self.new["call"] = self.new["attempt"] = 0
         self.disarm()
         self.tell("cancel")
@@ -283,6 +307,7 @@ class _Turn:
 
     def terminal(self) -> None:
         new = self.new
+        self.drop_tasks()
         new["call"] = new["attempt"] = new["canc"] = 0
         self.disarm()
         self.disarm("grace")
@@ -303,7 +328,9 @@ class _Turn:
         rules, rec, facts = self.cfg.rules, self.rec, self.facts
         carried: tuple = ()
         if self.carries:
-            carried = tuple(e for e in rec.outbox if e.op not in facts.flushed)
+            carried = tuple(
+                e for e in rec.outbox if e.op not in facts.flushed and not (self.dropped and e.kind == "task")
+            )
             if not rules["become_keeps_sender"]:
                 carried = tuple(e._replace(run=self.new["run"]) for e in carried)
         if self.new["st"] == "L" and (rec.st, rec.call) != ("L", self.new["call"]):
@@ -353,7 +380,10 @@ def turn(cfg: Config, a: int, rec: Rec, m: Msg | None, facts: Facts) -> Rec:
         t.advance()
     elif m.kind == "timer":
         _timer(t, m)
+    elif m.kind == "done" and not (m.ch or (0, True))[1] and new["attempt"] < ATTEMPTS:
+        t.back_off()
     elif m.kind == "done":
+        t.drop_tasks()
         new["call"] = new["attempt"] = 0
         new["pc"] += 1
         t.disarm()
@@ -387,9 +417,13 @@ def _timer(t: _Turn, m: Msg) -> None:
         t.terminal()
         return
     new["timer"] = 0
-    if new["st"] == "Q" and new["attempt"] < 2:
-        t.queue(new["attempt"] + 1)
+    if new["st"] == "B":
+        t.queue(new["attempt"])
         return
+    if new["st"] == "Q" and new["attempt"] < ATTEMPTS:
+        t.back_off()
+        return
+    t.drop_tasks()
     new["call"] = new["attempt"] = 0
     new["pc"] += 1
     t.advance()

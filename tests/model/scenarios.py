@@ -111,6 +111,11 @@ QUEUED_STEPS = (
     Scenario("queued", [[QUEUED, END]], [START], workers=True),
     Scenario("queued2", [[QUEUED, QUEUED, END]], [START], workers=True),
     Scenario("queuedcancel", [[QUEUED, END]], [START, CANCEL], workers=True),
+    Scenario("queuedrestart", [[QUEUED, END]], [START, RESTART], workers=True),
+    Scenario("queuedmail", [[_recv(X), QUEUED, _recv(Y), END]], [START, _mail(X), _mail(Y)], workers=True),
+    Scenario(
+        "queuedlane", [[QUEUED, _recv(X), END]], [START, _mail(X)], workers=True, lanes=1, away=[_away(0)]
+    ),
 )
 BECOMING = (
     Scenario("become", [[_recv(X), BECOME, _recvt(Y), END]], [START, _mail(Y), _mail(X)]),

@@ -56,7 +56,8 @@ class Child(NamedTuple):
 
 class Rec(NamedTuple):
     """A record. `st`: N none, R goes on after its commit, F goes on once an entry is flushed, L local step pending, Q queued step pending,
-    W waits, E waits for cancelled children, T ended, S sealed. `log` is a ghost: every mail that was ever consumed.
+    B the next attempt of one waits for a timer, W waits, E waits for cancelled children, T ended, S sealed. `log` is a ghost: every mail
+    that was ever consumed.
     """
 
     rev: int = 0

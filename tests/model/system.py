@@ -62,16 +62,17 @@ def _worker(S: State, cfg: Config) -> Iterator[Step]:
             rec = S.recs[a]
             pending = rec.st == "Q" and (rec.run, rec.call, rec.attempt) == (run, call, attempt)
             if pending or not cfg.rules["worker_reads"]:
-                T = executed(S, task)._replace(worker=(task, 1))
-                if not pending:
-                    T = T._replace(bad=f"P2 the queued step {task} runs although its operation is over")
-                yield f"worker runs {task}", "step", T
+                for good in (True, False) if attempt == 1 else (True,):
+                    T = executed(S, task)._replace(worker=(task, 1, good))
+                    if not pending:
+                        T = T._replace(bad=f"P2 the queued step {task} runs although its operation is over")
+                    yield f"worker runs {task}" + ("" if good else " and fails"), "step", T
             else:
                 yield f"worker acks {task} unrun", "step", apply(S, cfg, ("tack", task))[0]
         return
-    task, phase = S.worker
-    op = ("done", *task[:3]) if phase == 1 else ("tack", task)
-    after: Any = (task, 2) if phase == 1 else None
+    task, phase, good = S.worker
+    op = ("done", *task[:3], (task[3], good)) if phase == 1 else ("tack", task)
+    after: Any = (task, 2, good) if phase == 1 else None
     label = f"worker {'stores the outcome of' if phase == 1 else 'acks'} {task}"
     yield label, "step", apply(S, cfg, op)[0]._replace(worker=after)
     if bud.late and S.late is None:
