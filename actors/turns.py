@@ -32,7 +32,7 @@ from .decide import UNDELIVERED
 from .draft import Draft, outcome_words
 from .drive import Driver
 from .ending import children_awaited, grace_over, settle_end, terminal, terminated
-from .errors import Cancelled, NoSuchStep, ReceiveTimeout
+from .errors import Cancelled, MailboxFull, NoSuchStep, ReceiveTimeout
 from .events import Event, GoesOn, Reply, RunStep, StepDone, Warn
 from .events import Message as InternalMessage
 from .outcomes import REFUSED, of_exception, step_error
@@ -313,7 +313,9 @@ def goes_on(turn: TurnInProgress, local: GoesOn) -> None:
     draft.note(local.op, outcome="ok" if local.error is None else "error")
     if branch is None:
         return
-    if local.error is not None:
+    if local.error is not None and wait.kind == "send":
+        driver.fail(branch, MailboxFull(wait.name, _channel_of(draft, local.op)))
+    elif local.error is not None:
         call = PendingCall(op=local.op, step=wait.name, args=msgspec.Raw(b"null"))
         driver.fail(branch, step_error(call, local.error, ()))
     elif wait.kind == "spawn":
@@ -321,6 +323,11 @@ def goes_on(turn: TurnInProgress, local: GoesOn) -> None:
         driver.resume(branch, ChildHandle(child.id, child.workflow))
     else:
         driver.resume(branch)
+
+
+def _channel_of(draft: Draft, op: int) -> str:
+    """The channel that a send of the record before this turn was for."""
+    return next((entry.channel for entry in draft.base.envelope.outbox if entry.n == op), "")
 
 
 # children

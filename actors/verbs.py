@@ -84,8 +84,12 @@ def send(
     *,
     timeout: Duration | None = None,
 ) -> Awaitable[None]:
-    """Send mail to another actor; returns when it is stored. Raises `MailboxFull` when it could not be within the
-    timeout."""
+    """Send mail to another actor; returns when it is stored. Raises `MailboxFull` when there was no room for it within the
+    timeout (a minute, unless told otherwise).
+
+    What is stored and then cannot be taken (the channel does not exist, the value does not fit, the actor has ended, its
+    mailbox is full) is among the dead letters, noted with this operation, and logged.
+    """
     known = channel if isinstance(channel, Channel) else Channel(channel)
     intention = Send(
         target=target.id if isinstance(target, Child) else str(target),

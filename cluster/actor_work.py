@@ -262,9 +262,12 @@ class ActorWork:
         if record is None or len(hot.flushed) >= len(record.envelope.outbox) or now < self._flush_at:
             return False
         before = len(hot.flushed)
-        if await flush(self._serving.services, record, hot.flushed):
+        if await flush(self._serving.services, record, hot.flushed, hot.given_up):
             self._flush_pause, self._flush_at = FLUSH_AGAIN_SECONDS[0], 0.0
             self._known.flushed(hot)
+            return True
+        if len(hot.flushed) >= len(record.envelope.outbox):  # the rest is given up: nothing is left to try
+            self._flush_pause, self._flush_at = FLUSH_AGAIN_SECONDS[0], 0.0
             return True
         self._flush_at = self._serving.services.monotonic() + self._flush_pause
         self._flush_pause = min(2 * self._flush_pause, FLUSH_AGAIN_SECONDS[1])

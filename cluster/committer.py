@@ -57,7 +57,7 @@ class Committer:
             self._known.cold = True
         if turn.live is not None or turn.ran or ended:
             hot.live = turn.live
-        hot.flushed = set()
+        hot.flushed, hot.given_up = set(), set()
         self._known.committed, self._known.all_flushed = record.envelope.commit, not record.envelope.outbox
         self._mailbox.drop_gone(gone)
         serving.unknown.pop(self._actor, None)

@@ -35,7 +35,9 @@ class Hot:
     partition: int
     live: Live | None = None
     flushed: set[int] = field(default_factory=set)
-    """Numbers of the record's outbox entries that are known flushed."""
+    """Numbers of the record's outbox entries that are known flushed, or given up."""
+    given_up: set[int] = field(default_factory=set)
+    """Those of them whose mail the broker had no room for until its time was over."""
     used: float = 0.0
     busy: bool = False
 

@@ -65,6 +65,8 @@ METRICS: Final[Mapping[str, Declared]] = {
     "events": Declared("counter", "Events delivered to this node", ("kind",)),
     "events_without_effect": Declared("counter", "Events acknowledged without effect", ("kind",)),
     "flush_refused": Declared("counter", "Outbox entries the broker refused for now", ("kind",)),
+    "sends_given_up": Declared("counter", "Mails for which there was no room within their sender's time"),
+    "senders_not_told": Declared("counter", "Notices of dead mail for which their sender had no room"),
     "dead_letters": Declared("counter", "Events written to the dead letters", ("reason",)),
     "moved": Declared("counter", "Events moved to HELD"),
     # the node

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 from sojourn.actors.events import Message, Reply
 from sojourn.actors.wire import LIFE, message_publish, outbox_publish
-from sojourn.broker.errors import BrokerError, Refused
+from sojourn.broker.errors import BrokerError, MailboxFull, Refused
 from sojourn.codecs.record import OutboxEntry, Record
 
 if TYPE_CHECKING:
@@ -26,8 +26,10 @@ _LASTING: Final = frozenset(("arm", "disarm", "task"))
 """What is good however late it is stored: schedules, and tasks, whose worker asks the record first."""
 
 
-async def flush(services: PartitionServices, record: Record, flushed: set[int]) -> bool:
-    """Publish what is not in `flushed`, adding each number once it is acknowledged. False: something is left for a later attempt."""
+async def flush(services: PartitionServices, record: Record, flushed: set[int], given_up: set[int]) -> bool:
+    """Publish what is not in `flushed`, adding each number once it is acknowledged. False: something is left for a later attempt, or
+    is given up: mail for which there was no room until its time was over is added to both sets.
+    """
     by_target: dict[tuple[str, int], list[OutboxEntry]] = {}
     for entry in record.envelope.outbox:
         if entry.n not in flushed:
@@ -38,7 +40,7 @@ async def flush(services: PartitionServices, record: Record, flushed: set[int]) 
     lines = iter(by_target.values())
 
     async def carry() -> bool:
-        done = [await _flush_target(services, record, entries, flushed) for entries in lines]
+        done = [await _flush_target(services, record, entries, flushed, given_up) for entries in lines]
         return all(done)
 
     carriers = min(AT_ONCE, len(by_target))
@@ -57,7 +59,11 @@ def _target(entry: OutboxEntry) -> tuple[str, int]:
 
 
 async def _flush_target(
-    services: PartitionServices, record: Record, entries: Iterable[OutboxEntry], flushed: set[int]
+    services: PartitionServices,
+    record: Record,
+    entries: Iterable[OutboxEntry],
+    flushed: set[int],
+    given_up: set[int],
 ) -> bool:
     for entry in entries:
         if not services.may_act():
@@ -65,6 +71,11 @@ async def _flush_target(
         try:
             in_time = await _flush_entry(services, record, entry)
         except Refused as refusal:
+            if _is_over(entry, refusal, services.clock.now()):
+                services.meter.count("sends_given_up")
+                given_up.add(entry.n)
+                flushed.add(entry.n)
+                continue
             services.meter.count("flush_refused", kind=entry.kind)
             services.log.warning(
                 "%s: %s to %s is not taken yet: %s", record.index.actor, entry.kind, entry.target, refusal
@@ -76,7 +87,14 @@ async def _flush_target(
             return False
         flushed.add(entry.n)
         services.fault("between_flushes", record.index.actor)
-    return True
+    return not given_up
+
+
+def _is_over(entry: OutboxEntry, refusal: Refused, now: float) -> bool:
+    """Whether it is mail that no room was found for within its sender's time. What keeps the protocol going is never given up."""
+    return (
+        entry.kind == "send" and isinstance(refusal, MailboxFull) and entry.at is not None and now >= entry.at
+    )
 
 
 async def _flush_entry(services: PartitionServices, record: Record, entry: OutboxEntry) -> bool:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from sojourn.actors.branches import Branches
 from sojourn.actors.engine import EventRefused
-from sojourn.actors.events import Decision, Event, LocalEvent, RunStep, StepDone, Turn, Verdict
+from sojourn.actors.events import Decision, Event, GoesOn, LocalEvent, RunStep, StepDone, Turn, Verdict
 from sojourn.actors.joining import AT_ONCE
 from sojourn.codecs.errors import PinNotSatisfied
-from sojourn.codecs.record import Origin, Record
+from sojourn.codecs.record import ErrorInfo, Origin, Outcome, Record
 
 from .committer import Committer
 from .hot_cache import Hot
@@ -215,8 +215,14 @@ class Turner:
         ready = self._serving.services.engine.continuations(hot.record, frozenset(hot.flushed))
         if not ready:
             return False
+        if hot.given_up:
+            ready = [self._given_up(one) if one.op in hot.given_up else one for one in ready]
         await self.local(hot, ready[0], ready[1:AT_ONCE])
         return True
+
+    @staticmethod
+    def _given_up(one: GoesOn) -> GoesOn:
+        return msgspec.structs.replace(one, error=Outcome("error", error=ErrorInfo("MailboxFull", "")))
 
     async def seal(self, hot: Hot) -> bool:
         """Seal an ended actor that nobody waits for. Whether it was."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from sojourn.actors.channel import Channel
+from sojourn.actors.errors import MailboxFull
 from sojourn.actors.registry import Registry
 from sojourn.actors.verbs import send
 from sojourn.actors.workflow import workflow
@@ -18,6 +21,7 @@ PER_SUBJECT = 20
 STREAMS = Limits(mail_bytes=16 * MIB, held_bytes=16 * MIB, dead_bytes=64 * 1024, per_subject=PER_SUBJECT)
 REGISTRY = Registry()
 note = Channel("note", str)
+gate = Channel("gate", int)
 
 
 @workflow(registry=REGISTRY)
@@ -94,6 +98,56 @@ async def test_a_sender_is_told_of_mail_for_a_channel_that_is_not_there_and_of_m
     await owner.signal("late", "note", "bye")
     await owner.until_ended("late")
     await owner.until_quiet()
+
+
+@workflow(registry=REGISTRY)
+async def deaf() -> str:
+    await gate.receive()
+    return await note.receive()
+
+
+@workflow(registry=REGISTRY)
+async def press(to: str) -> list[Any]:
+    sent = 0
+    try:
+        while True:
+            await send(to, note, str(sent), timeout="100ms")
+            sent += 1
+    except MailboxFull as full:
+        return [sent, full.actor, full.channel]
+
+
+async def test_a_send_that_finds_no_room_within_its_time_raises_and_what_was_stored_arrives(
+    owners: MakeOwner,
+) -> None:
+    owner = await owners()
+    await owner.start("deaf", "deaf")
+    await owner.until_waiting("deaf", "receive")
+    await owner.start("presser", "press", "deaf")
+    sent, *where = completed(await owner.until_ended("presser"))
+    assert (sent, where) == (PER_SUBJECT, ["deaf", "note"])
+    await owner.signal("deaf", "gate", 1)
+    assert completed(await owner.until_ended("deaf")) == "0"
+    await owner.until_messages("ctl", 0)
+
+
+async def test_a_send_goes_on_when_there_is_room_in_time(owners: MakeOwner) -> None:
+    owner = await owners()
+    await owner.start("slow", "listens_late", PER_SUBJECT + 1)
+    await owner.until_waiting("slow", "receive")
+    await owner.start("patient", "talk", "slow", PER_SUBJECT + 1)
+    await owner.until("patient", lambda record: len(record.index.operations) == PER_SUBJECT + 1)
+    await owner.signal("slow", "gate", 1)
+    assert completed(await owner.until_ended("slow")) == [str(n) for n in range(PER_SUBJECT + 1)]
+    await owner.signal("patient", "note", "bye")
+    assert completed(await owner.until_ended("patient")) == "heard"
+    await owner.until_quiet()
+
+
+@workflow(registry=REGISTRY)
+async def listens_late(n: int) -> list[str]:
+    await gate.receive()
+    return [await note.receive() for _ in range(n)]
 
 
 async def test_mail_from_outside_is_counted_and_dropped_when_the_dead_letters_are_full(
