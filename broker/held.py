@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import orjson
-from sojourn.broker.absence import read_surely
+from sojourn.broker.absence import PATIENCE_SECONDS, read_surely
 from sojourn.broker.errors import (
     FencedOff,
     MailboxFull,
@@ -163,7 +163,9 @@ class HeldStore:
         node: str = "",
         new_id: Callable[[], str] = lambda: secrets.token_hex(12),
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        patience: float = PATIENCE_SECONDS,
     ) -> None:
+        self._patience = patience
         self._broker = broker
         self._subjects = subjects
         self._stream = subjects.held_stream
@@ -260,6 +262,16 @@ class HeldStore:
                 self._collect(found, events)
         return events
 
+    async def page(self, partition: int, seq: int, limit: int) -> tuple[Sequence[HeldEvent], int]:
+        """Up to `limit` messages of the partition from this sequence on, from any replica, and where to go on (1 at the end)."""
+        events: MutableSequence[HeldEvent] = []
+        count, last = 0, 0
+        pattern = self._subjects.held_filter(partition)
+        async for stored in self._broker.scan(self._stream, pattern, from_seq=seq, limit=limit):
+            count, last = count + 1, stored.seq
+            self._collect(stored, events)
+        return events, last + 1 if count >= limit else 1
+
     async def of_actor(self, actor: ActorId, *, after: int = 0) -> Sequence[HeldEvent]:
         """The held events of one actor with a higher sequence than `after`, in order, each read from the leader."""
         pattern, seq = self._subjects.held_of(actor), after + 1
@@ -271,7 +283,7 @@ class HeldStore:
 
     async def event(self, seq: int) -> HeldEvent | None:
         """The held event with this sequence, read from the leader, or None when it is not stored any more."""
-        stored = await read_surely(self._broker, self._stream, seq)
+        stored = await read_surely(self._broker, self._stream, seq, patience=self._patience)
         if stored is None:
             return None
         found: list[HeldEvent] = []
@@ -280,7 +292,7 @@ class HeldStore:
 
     async def stored(self, seq: int) -> bool:
         """Whether this held event is still stored, asked from the leader."""
-        return await read_surely(self._broker, self._stream, seq) is not None
+        return await read_surely(self._broker, self._stream, seq, patience=self._patience) is not None
 
     async def stored_among(self, seqs: Iterable[int]) -> frozenset[int]:
         """Which of these are still stored, asked from the leader, `_READS_IN_FLIGHT` at a time."""

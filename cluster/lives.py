@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from sojourn.actors.engine import Engine
+from sojourn.broker.absence import PATIENCE_SECONDS
 from sojourn.broker.dead import DeadLetters
 from sojourn.broker.frames import FrameStore
 from sojourn.broker.held import HeldStore
@@ -95,6 +96,8 @@ class Lives:
     """Steps that run in this process, whatever became of the lease under which they began."""
 
     memory: Memory = field(default_factory=Memory)
+    patience: float = PATIENCE_SECONDS
+    """How long a leader is given that has not come as far as was seen; 0 where there is one server, which cannot lag."""
 
     def __post_init__(self) -> None:
         """The engine and the cache are shared by all lives, too."""
@@ -111,10 +114,15 @@ class Lives:
     async def make(self, lease: str, membership: Membership) -> Life:
         """The services and holdings for a lease that was just taken. Raises `BrokerError`."""
         marks = Marks(
-            self.broker, self.subjects, node=self.node_id, broker_now=self.clock.now, memory=self.memory
+            self.broker,
+            self.subjects,
+            node=self.node_id,
+            broker_now=self.clock.now,
+            memory=self.memory,
+            patience=self.patience,
         )
         await marks.streams()
-        held = HeldStore(self.broker, self.subjects, node=self.node_id)
+        held = HeldStore(self.broker, self.subjects, node=self.node_id, patience=self.patience)
         services = PartitionServices(
             broker=self.broker,
             subjects=self.subjects,
@@ -142,6 +150,7 @@ class Lives:
             monotonic=self.monotonic,
             fault=self.fault,
             steps=self.local_steps,
+            patience=self.patience,
             resolver=ClusterPins(self.engine, self.versions),
         )
         attacher = Attacher(
@@ -163,7 +172,7 @@ class Lives:
         """The lanes of this node's deployment: the same parts, with memory of their own."""
         lane_services = dataclasses.replace(
             services,
-            held=HeldStore(self.broker, self.subjects, node=self.node_id),
+            held=HeldStore(self.broker, self.subjects, node=self.node_id, patience=self.patience),
             hot_cache=self.lane_cache,
             marks=NoMarks(),
         )

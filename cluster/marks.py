@@ -14,10 +14,11 @@ again each time membership passes by. `sojourn restore accept` deletes the mark 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
+from sojourn.broker.absence import PATIENCE_SECONDS, reaches
 from sojourn.broker.cluster_keys import ClusterKeys
 from sojourn.broker.errors import BrokerError
 from sojourn.broker.seam import Broker
@@ -131,8 +132,10 @@ class Marks:
         node: str,
         broker_now: Callable[[], float],
         memory: Memory | None = None,
+        patience: float = PATIENCE_SECONDS,
     ) -> None:
-        """`broker_now`: the broker's clock, Unix seconds. `memory`: one per process."""
+        """`broker_now`: the broker's clock, Unix seconds. `memory`: one per process. `patience`: see `broker.absence`."""
+        self._patience = patience
         self._broker = broker
         self._keys = ClusterKeys(broker, subjects)
         self._names = {
@@ -198,7 +201,7 @@ class Marks:
         if mark is None or _behind(p, mark, streams) is None:
             return
         # The shared reading may have begun before the mark was written: only a fresh one accuses.
-        behind = _behind(p, mark, await self._read_streams())
+        behind = _behind(p, mark, await self._read_streams(mark.streams))
         if behind is not None:
             raise behind
 
@@ -230,16 +233,25 @@ class Marks:
             self._reading = asyncio.create_task(self._read_streams(), name="marks-streams")
         return await asyncio.shield(self._reading)
 
-    async def _read_streams(self) -> Mapping[str, StreamMark]:
+    async def _read_streams(self, marked: Mapping[str, StreamMark] | None = None) -> Mapping[str, StreamMark]:
+        """A fresh reading. A leader that has not come as far as was seen or `marked` is given time (`broker.absence`)."""
         snapshot = self._memory.snapshot()
-        infos = await asyncio.gather(*(self._broker.stream_info(name) for name in self._names.values()))
-        streams = {
-            short: StreamMark(info.created, info.last_seq)
-            for short, info in zip(self._names, infos, strict=True)
+        seen = {
+            short: [m for m in (snapshot.get(short), (marked or {}).get(short)) if m] for short in self._names
         }
+        found = await asyncio.gather(*(self._read_stream(short, seen[short]) for short in self._names))
+        streams = dict(zip(self._names, found, strict=True))
         self._memory.note(snapshot, streams)
         self.created.update((short, stream.created) for short, stream in streams.items())
         return streams
+
+    async def _read_stream(self, short: str, seen: Iterable[StreamMark]) -> StreamMark:
+        info = await self._broker.stream_info(self._names[short])
+        least = max((mark.last_seq for mark in seen if mark.created == info.created), default=0)
+        if info.last_seq < least:
+            await reaches(self._broker, self._names[short], least, patience=self._patience)
+            info = await self._broker.stream_info(self._names[short])
+        return StreamMark(info.created, info.last_seq)
 
     async def _write(self, p: int, streams: Mapping[str, StreamMark]) -> None:
         newest = self._newest.get(p)

@@ -27,6 +27,7 @@ from sojourn.actors.execution import StepRunner
 from sojourn.actors.lifespan import Resources
 from sojourn.actors.limits import Limits
 from sojourn.actors.registry import Registry
+from sojourn.broker.absence import PATIENCE_SECONDS
 from sojourn.broker.clock import BrokerClock
 from sojourn.broker.cluster_keys import ClusterKeys
 from sojourn.broker.errors import BrokerError
@@ -226,6 +227,7 @@ class Node:
             reply_prefix=options.reply_prefix,
             fault=options.fault or fault_from(os.environ),
             factory=options.partition_factory,
+            patience=PATIENCE_SECONDS if topology.replicas > 1 else 0.0,
         )
         membership = Membership(
             broker,

@@ -34,6 +34,7 @@ from .mailroom import HeldRef
 from .moves import Mover
 from .queries import Queries
 from .serving import COUNTED_AFTER_TAKEOVER, Serving
+from .strays import Strays
 
 if TYPE_CHECKING:
     from sojourn.broker.held import HeldEvent
@@ -300,6 +301,7 @@ class Partition:
         """About once a second: floors, idle hot actors, mail for nobody that has expired."""
         serving, services = self._serving, self._services
         timers = LateTimers(services.broker, services.subjects, serving.p)
+        strays = Strays(services.held, serving.p)
         look = services.monotonic() + services.random.uniform(0.0, LOOK_AT_TIMERS_SECONDS)
         while not serving.over:
             await asyncio.sleep(TICK_SECONDS)
@@ -307,6 +309,7 @@ class Partition:
             if not serving.lane and services.monotonic() >= look:
                 look = services.monotonic() + LOOK_AT_TIMERS_SECONDS
                 await self._look_at_timers(timers)
+                await self._look_for_strays(strays)
             evicted = services.hot_cache.evict_idle(services.monotonic())
             if evicted:
                 services.meter.count("evicted", evicted)
@@ -330,6 +333,20 @@ class Partition:
             if late:
                 services.meter.count("timers_armed_again", late)
                 services.log.warning("armed %d timers again that were overdue", late)
+
+    async def _look_for_strays(self, strays: Strays) -> None:
+        """Some of HELD: an event that is not known here is taken up, its record says what it is."""
+        serving = self._serving
+        if not self._services.may_act():
+            return
+        epoch = serving.epoch
+        with suppress(BrokerError):
+            found = await strays.look(serving.held)
+            if serving.over or serving.releasing or serving.epoch != epoch:
+                return
+            for event in found:
+                serving.held.add(*_reference(event))
+                self._host(event.actor).look_away()  # on a lane its node is told, too
 
     def _pending(self) -> set[asyncio.Task[None]]:
         """What has to end before the partition can be handed over; each may bring forth another."""
@@ -355,13 +372,22 @@ class Partition:
             "wake": (subjects.wake_stream, subjects.wake_filter(p)),
         }
         if self._lane:
-            return Floors(self._services.broker, streams, self._services.stream_created)
+            return Floors(
+                self._services.broker,
+                streams,
+                self._services.stream_created,
+                patience=self._services.patience,
+            )
 
         async def is_last_owner() -> bool:
             return await self._services.held.is_last_fence(p, self._serving.epoch)
 
         return Floors(
-            self._services.broker, streams, self._services.stream_created, is_last_owner=is_last_owner
+            self._services.broker,
+            streams,
+            self._services.stream_created,
+            is_last_owner=is_last_owner,
+            patience=self._services.patience,
         )
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

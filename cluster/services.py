@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
+from sojourn.broker.absence import PATIENCE_SECONDS
+
 from .alone import Alone
 from .crowd import Crowd
 from .gate import Gate
@@ -128,6 +130,8 @@ class PartitionServices:
     """None: there is one deployment (`pins.LonePins`)."""
     alone: Alone = field(default_factory=Alone)
     """The gate through which a suspected actor runs alone (I7)."""
+    patience: float = PATIENCE_SECONDS
+    """See `broker.absence`."""
     crowd: Crowd = field(default_factory=Crowd)
     """The actors at work: what is pulled waits while they are too many."""
     log: logging.Logger = logging.getLogger("sojourn.cluster")  # noqa: RUF009 - loggers are process-wide singletons by design

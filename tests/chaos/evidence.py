@@ -151,6 +151,8 @@ class Evidence:
     """Processes that ran queued steps."""
     server_ends: Sequence[float] = ()
     """When a server was killed or restarted, Unix seconds."""
+    released: Sequence[str] = ()
+    """Actors that the run's operator released from a quarantine for nodes that the run ended."""
     check: Sequence[str] = ()
     """What `sojourn check` found."""
     logs: Sequence[str] = ()

@@ -30,8 +30,6 @@ NO_BROKER: Final = frozenset((3, 5))
 WORKERS: Final = 2
 CONCURRENCY: Final = 8
 """Of one worker."""
-STARTING_SECONDS: Final = 15.0
-"""A node that ends so soon, with an error, while the broker is disturbed, is tried again without a word."""
 
 
 @dataclass
@@ -50,6 +48,11 @@ class Life:
     def pid(self) -> int:
         """Its process id."""
         return self.process.pid
+
+    def joined(self) -> bool:
+        """Whether it came so far as to be a member. One that ends before, for want of a broker, is tried again without a word."""
+        log = self.process.log
+        return log is not None and log.exists() and "INFO    joined" in log.read_text(errors="replace")
 
 
 @dataclass
@@ -109,12 +112,11 @@ class Fleet:
             life = await self._start(slot)
             life.code = await life.process.wait()
             life.ended = time.time()
-            if life.code not in EXPECTED_CODES and not self._over:
-                early = life.ended - life.began < STARTING_SECONDS
-                if not (early and life.code in NO_BROKER):  # a supervisor tries again
-                    self.unexpected.append(
-                        f"{life.node} ended by itself with code {life.code}: {life.process.last_words(600)}"
-                    )
+            expected = life.code in EXPECTED_CODES or (life.code in NO_BROKER and not life.joined())
+            if not expected and not self._over:
+                self.unexpected.append(
+                    f"{life.node} ended by itself with code {life.code}: {life.process.last_words(600)}"
+                )
             if not self._over:
                 await asyncio.sleep(slot.down)
 

@@ -37,6 +37,8 @@ def counts(evidence: Evidence, injected: Mapping[str, int], skipped: Mapping[str
         f"commits    {len(evidence.commits)}, of {len({c.node for c in evidence.commits})} processes; "
         f"{unverified(evidence)} whose predecessor was rolled up unseen"
     )
+    if evidence.released:
+        yield f"released   {len(evidence.released)} from quarantine, whose nodes were ended by the plan's faults"
     lost = sum(1 for lease in evidence.leases if lease.ended is not None)
     yield f"processes  {len(evidence.deaths)} ended; {lost} leases ended"
 

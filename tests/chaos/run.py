@@ -27,6 +27,7 @@ from .evidence import Death, Evidence, read_journal
 from .faults import Injector, unavailable
 from .fleet import NAMESPACE, WORKERS, Fleet
 from .judge import ENDED, judge
+from .operator import Operator
 from .plan import CRASH_POINTS, KINDS, draw
 from .report import counts, verdict
 from .servers import LIMITS, Servers, store_bytes
@@ -123,6 +124,8 @@ async def _evidence(options: Options, place: Path, sabotage: str) -> tuple[Evide
             world.client, stories(options.seed, options.workflows, options.seconds * 0.7), options.seed
         )
         driving = asyncio.create_task(drive.run())
+        operator = Operator(world.client, world.watch, world.fleet)
+        operating = asyncio.create_task(operator.run())
         left_out = _left_out(options)
         plan = draw(
             options.seed,
@@ -141,9 +144,9 @@ async def _evidence(options: Options, place: Path, sabotage: str) -> tuple[Evide
             drive.faults_over.set()
             trouble = await _settle(options, world, drive, driving)
         finally:
-            for task in (watching, driving):
+            for task in (watching, driving, operating):
                 task.cancel()
-            await asyncio.gather(watching, driving, return_exceptions=True)
+            await asyncio.gather(watching, driving, operating, return_exceptions=True)
         check = [] if trouble else await _check(world)
         evidence = await _gather(
             world,
@@ -151,6 +154,7 @@ async def _evidence(options: Options, place: Path, sabotage: str) -> tuple[Evide
             injector,
             [*trouble, *injector.trouble, *drive.trouble, *world.watch.witness.defects[:5]],
             check,
+            operator.released,
         )
         _write_down(place, injector)
         return evidence, injector
@@ -269,7 +273,7 @@ async def _check(world: World) -> list[str]:
 
 
 async def _gather(
-    world: World, drive: Drive, injector: Injector, trouble: list[str], check: list[str]
+    world: World, drive: Drive, injector: Injector, trouble: list[str], check: list[str], released: list[str]
 ) -> Evidence:
     """Everything that is known, once nothing moves any more."""
     watch, subjects = world.watch, world.topology.subjects
@@ -293,6 +297,7 @@ async def _gather(
         left=left,
         dead=dead,
         check=check,
+        released=released,
         full_disks=injector.done["full-disk"],
         workers=frozenset(life.node for slot in world.fleet.workers for life in slot.lives),
         server_ends=[at for at, what in injector.log if "server-" in what and "slow" not in what],

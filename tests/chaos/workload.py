@@ -228,7 +228,7 @@ class Drive:
 
     async def _start(self, promise: Promise) -> None:
         """Ask until there is an answer: the same request is one start."""
-        for _ in range(30):
+        while True:  # as long as the run lasts: whoever has no answer does not know that it is started
             try:
                 handle = await self.client.start(
                     promise.workflow,
@@ -266,7 +266,7 @@ class Drive:
 
     async def mail_until_acked(self, promise: Promise, actor: str, channel: str, line: str) -> None:
         """Send the mail that ends a line until one was acknowledged; more than one does no harm."""
-        for _ in range(20):
+        while True:
             if await self.mail(promise, actor, channel, line, OVER) == "acked":
                 return
 
@@ -274,7 +274,7 @@ class Drive:
         """Cancel or terminate, until there is an answer."""
         promise.verb, promise.verb_at, promise.verb_answer = verb, time.time(), "unknown"
         handle = self.client.handle(promise.actor)
-        for _ in range(30):
+        while True:
             try:
                 if verb == "cancel":
                     await handle.cancel(reason="chaos", grace=600, timeout=ANSWER_SECONDS)

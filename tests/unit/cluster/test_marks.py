@@ -28,7 +28,7 @@ async def server() -> MemoryServer:
 
 async def marks_on(server: MemoryServer) -> tuple[Marks, MemoryBroker]:
     broker = await server.connect()
-    return Marks(broker, SUBJECTS, node="a", broker_now=lambda: 5.0), broker
+    return Marks(broker, SUBJECTS, node="a", broker_now=lambda: 5.0, patience=0.05), broker
 
 
 async def commit(broker: MemoryBroker, actor: str) -> int:
@@ -65,7 +65,7 @@ async def test_i8_a_stream_made_anew_is_storage_that_went_back(server: MemorySer
     await apply(copy, TOPOLOGY)
     await ClusterKeys(copy, SUBJECTS).put("mark", P, value=entry.value)
     with pytest.raises(StorageWentBack, match="created at"):
-        await Marks(copy, SUBJECTS, node="b", broker_now=lambda: 5.0).check(P)
+        await Marks(copy, SUBJECTS, node="b", broker_now=lambda: 5.0, patience=0.05).check(P)
 
 
 async def test_storage_that_went_on_since_the_mark_may_be_served(server: MemoryServer) -> None:
@@ -146,7 +146,7 @@ async def test_i8_a_whole_account_that_went_back_is_told_by_who_lived_through_it
     """The cluster bucket is as old as everything else: no mark says anything, memory does, and writes one."""
     memory = Memory()
     broker = await server.connect()
-    before = Marks(broker, SUBJECTS, node="a", broker_now=lambda: 5.0, memory=memory)
+    before = Marks(broker, SUBJECTS, node="a", broker_now=lambda: 5.0, patience=0.05, memory=memory)
     for _ in range(5):
         await commit(broker, "x")
     await before.check(P)
@@ -155,7 +155,7 @@ async def test_i8_a_whole_account_that_went_back_is_told_by_who_lived_through_it
     await apply(copy, TOPOLOGY)
     await commit(copy, "x")
     for node in ("a", "b"):  # the second is another life of the first, or another node: the mark is there now
-        later = Marks(copy, SUBJECTS, node=node, broker_now=lambda: 6.0, memory=memory)
+        later = Marks(copy, SUBJECTS, node=node, broker_now=lambda: 6.0, patience=0.05, memory=memory)
         memory = memory if node == "a" else Memory()
         with pytest.raises(StorageWentBack):
             await later.check(P)
@@ -165,7 +165,9 @@ async def test_i8_a_whole_account_that_went_back_is_told_by_who_lived_through_it
 
 async def test_readings_that_overtake_each_other_accuse_nobody(server: MemoryServer) -> None:
     memory = Memory()
-    marks = Marks(await server.connect(), SUBJECTS, node="a", broker_now=lambda: 5.0, memory=memory)
+    marks = Marks(
+        await server.connect(), SUBJECTS, node="a", broker_now=lambda: 5.0, patience=0.05, memory=memory
+    )
     slow = memory.snapshot()
     old = dict(await marks.streams())
     broker = await server.connect()
