@@ -18,6 +18,7 @@ import click
 
 from .changed import changed_actors
 from .connection import operator, reported
+from .dev_worker import dev_worker
 from .devfile import FOLDER, DevFile, process_lives
 from .failures import CommandFailed, Exit
 from .output import Output, clean, counted
@@ -189,7 +190,16 @@ async def _node(session: _Session, stop: asyncio.Event) -> AsyncIterator[NodePro
             ready.result()
         else:
             ready.cancel()
-        yield process
+        async with dev_worker(
+            session.broker,
+            session.subjects,
+            session.app,
+            session.server,
+            session.level,
+            session.output,
+            session.hurry,
+        ):
+            yield process
     finally:
         stopping = asyncio.create_task(process.stop(DRAIN_SECONDS + 10.0), name="stop the node")
         await _first(asyncio.wait((stopping,)), session.hurry.wait())

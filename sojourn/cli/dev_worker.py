@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,9 +20,17 @@ DRAIN_SECONDS: Final = 5.0
 
 @asynccontextmanager
 async def dev_worker(
-    broker: Broker, subjects: Subjects, app: str, server: str, level: str, output: Output
+    broker: Broker,
+    subjects: Subjects,
+    app: str,
+    server: str,
+    level: str,
+    output: Output,
+    hurry: asyncio.Event,
 ) -> AsyncIterator[None]:
-    """Run a worker meanwhile, if a node has made a queue; started once the node is ready, drained on leaving."""
+    """Run a worker meanwhile, if a node has made a queue; started once the node is ready, drained on leaving: at once, when `hurry` is
+    set.
+    """
     from sojourn.processes import NodeProcess
 
     prefix = subjects.step_consumer_prefix
@@ -39,4 +48,10 @@ async def dev_worker(
     try:
         yield
     finally:
-        await worker.stop(DRAIN_SECONDS + 10.0)
+        stopping = asyncio.create_task(worker.stop(DRAIN_SECONDS + 10.0), name="stop the worker")
+        hurried = asyncio.create_task(hurry.wait())
+        await asyncio.wait((stopping, hurried), return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        if not stopping.done():
+            worker.terminate()  # a second time: it leaves at once
+        await stopping
