@@ -54,6 +54,9 @@ def _register(driver: Driver, branch: Branch, tasks: Iterable[Task[Any]]) -> Non
 def evaluate(driver: Driver, branch: Branch, just: Task[Any] | None) -> None:
     """A task that a branch waits for has ended (or the wait begins): is the wait over?"""
     wait = branch.intention
+    if isinstance(wait, i.Map):
+        _go_on_with_map(driver, branch, wait)
+        return
     if isinstance(wait, i.LeaveGroup):
         _evaluate_group(driver, branch, wait)
         return
@@ -99,6 +102,38 @@ def _race(driver: Driver, branch: Branch, wait: i.WaitBranches, first: Task[Any]
     if over:
         won = wait.tasks[winner]
         driver.over(branch, won._error, (wait.names[winner], won._value))
+
+
+def map_items(driver: Driver, branch: Branch, intention: i.Map) -> None:
+    """For a step's results, one for each item."""
+    driver.room_for(1)
+    driver.begin(branch, intention, "branches")
+    _go_on_with_map(driver, branch, intention)
+
+
+def _go_on_with_map(driver: Driver, branch: Branch, intention: i.Map) -> None:
+    """Begin what there is room for; end the wait when all have ended, or those that ran when one failed."""
+    run = intention.run
+    run.collect()
+    if run.failed is not None or branch.must_cancel:
+        run.calls.clear()
+        for _, task in tuple(run.running):
+            driver.cancel_task(task, "another item of the map failed")
+    room = driver.draft.limits.branches - len(driver.branches.table)
+    for _ in range(min(run.limit - len(run.running), room, len(run.calls))):
+        number, call = run.calls.popleft()
+        task = driver.add_branch(driver.runnable(call))
+        task._waiters = [branch.number]
+        run.running.append((number, task))
+    if run.running:
+        return
+    if branch.must_cancel:
+        branch.must_cancel = False
+        driver.over(branch, driver.cancellation())
+    elif run.calls:  # other branches have taken all the room since
+        driver.over(branch, driver.no_room(1))
+    else:
+        driver.over(branch, run.failed, run.results)
 
 
 def group_lost(driver: Driver, group: TaskGroup, error: BaseException | None) -> None:
@@ -189,6 +224,7 @@ def park(driver: Driver, branch: Branch, intention: i.Park) -> None:
 INSIDE: Final[dict[type[i.Intention], Callable[[Driver, Branch, Any], None]]] = {
     i.Fork: fork,
     i.WaitBranches: wait_branches,
+    i.Map: map_items,
     i.LeaveGroup: leave_group,
     i.EnterTimeout: enter_timeout,
     i.LeaveTimeout: leave_timeout,

@@ -297,11 +297,15 @@ class Driver:
 
     def room_for(self, more: int) -> None:
         """Raises `LimitExceeded` when so many more branches are not allowed."""
+        if more and len(self.branches.table) + more > self.draft.limits.branches:
+            raise self.no_room(more)
+
+    def no_room(self, more: int) -> LimitExceeded:
+        """The error for so many more branches."""
         allowed, wanted = self.draft.limits.branches, len(self.branches.table) + more
-        if more and wanted > allowed:
-            raise LimitExceeded(
-                "branches", value=wanted, allowed=allowed, remedy="use children (spawn) or fewer at a time"
-            )
+        return LimitExceeded(
+            "branches", value=wanted, allowed=allowed, remedy="use children (spawn) or fewer at a time"
+        )
 
     def runnable(self, awaitable: Awaitable[Any]) -> Any:
         """What runs an awaitable, if nothing else does. Raises `RuntimeError`, `TypeError`."""
@@ -361,13 +365,13 @@ class Driver:
         if wait is None:
             branch.must_cancel = True
             return
-        if isinstance(wait, i.LeaveGroup) or (isinstance(wait, i.WaitBranches) and wait.cancel):
+        tasks = _awaited_inside(wait)
+        if tasks is not None:
             branch.must_cancel = True
             if branch.number in self._spreading:
                 return
             self._spreading.add(branch.number)
-            tasks = wait.group.tasks if isinstance(wait, i.LeaveGroup) else wait.tasks
-            for task in list(tasks):
+            for task in tasks:
                 self.cancel_task(task, error.reason)
             self._spreading.discard(branch.number)
             return
@@ -448,6 +452,19 @@ def _is_text(label: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _awaited_inside(wait: i.Intention) -> list[Task[Any]] | None:
+    """The tasks that a cancelled wait cancels first; None for one that ends at once."""
+    match wait:
+        case i.LeaveGroup():
+            return list(wait.group.tasks)
+        case i.WaitBranches() if wait.cancel:
+            return list(wait.tasks)
+        case i.Map():
+            return [task for _, task in wait.run.running]
+        case _:
+            return None
 
 
 def _in_the_circle(branch: Branch) -> tuple[bool, bool, int]:

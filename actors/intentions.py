@@ -25,6 +25,7 @@ from .inside import inside
 if TYPE_CHECKING:
     from .branches import Task
     from .channel import Channel
+    from .mapping import MapRun
     from .scopes import Semaphore, TaskGroup
     from .scopes import timeout as TimeoutScope  # noqa: N812  # the public name is lower case, as asyncio's
 
@@ -242,6 +243,14 @@ class WaitBranches(Intention):
     """A cancelled wait cancels the branches too, and ends when they have."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Map(Intention):
+    """Run a step for each of many items, a bounded number at a time. Compared by identity: it changes as it goes on."""
+
+    kind: ClassVar[str] = "map"
+    run: MapRun
+
+
 @dataclass(frozen=True, slots=True)
 class LeaveGroup(Intention):
     """Wait for the tasks of a group at the end of its block, which ended with `error` or with None."""
@@ -290,10 +299,11 @@ KINDS: dict[str, type[Intention]] = {
         Checkpoint,
         Fork,
         WaitBranches,
+        Map,
         LeaveGroup,
         EnterTimeout,
         LeaveTimeout,
         Park,
     )
 }
-"""The closed set. `Ask`, `Map` and `Become` join it with the features that need them."""
+"""The closed set. `Ask` and `Become` join it with the features that need them."""

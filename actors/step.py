@@ -113,6 +113,11 @@ class StepCall(Coroutine[Any, Any, R_co], Generic[R_co]):
         return cast("Generator[Any, Any, R_co]", self._iterator)
 
     def _suspend(self) -> Any:
+        return self.intention().__await__()
+
+    def intention(self) -> Call:
+        """What a workflow that awaits this call yields. The call counts as used."""
+        self._used = True
         options = self._overrides
         return Call(
             self.step.name,
@@ -122,7 +127,7 @@ class StepCall(Coroutine[Any, Any, R_co], Generic[R_co]):
             options.backoff,
             options.queue or self.step.queue,
             options.queue_timeout,
-        ).__await__()
+        )
 
     def _run(self) -> Any:
         args, kwargs = self._args, self._kwargs

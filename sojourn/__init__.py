@@ -55,6 +55,7 @@ if TYPE_CHECKING:  # the table below, for type checkers and editors; a test comp
     from .actors.handle import Description, Handle
     from .actors.lifespan import lifespan, resource
     from .actors.limits import Limits
+    from .actors.mapping import map
     from .actors.registry import Registry
     from .actors.retry import Retry
     from .actors.scopes import Lock, Semaphore, TaskGroup, timeout
@@ -168,6 +169,7 @@ __all__ = [
     "declare_variable",
     "gather",
     "lifespan",
+    "map",
     "publish_state",
     "race",
     "receive",
@@ -237,6 +239,7 @@ _WHERE: Final[dict[str, tuple[str, ...]]] = {
         "resource",
     ),
     "actors.limits": ("Limits",),
+    "actors.mapping": ("map",),
     "actors.registry": ("Registry",),
     "actors.retry": ("Retry",),
     "actors.scopes": (

@@ -25,6 +25,7 @@ from sojourn import (
     current,
     gather,
     lifespan,
+    map,
     race,
     receive,
     resource,
@@ -107,6 +108,9 @@ async def parent(user: str, *, count: int = 1) -> str:
     child = await spawn(onboard(user), id=f"{user}-1", policy="abandon", tags=["a"])
     assert_type(child, Child[int])
     assert_type(await child, int)
+    sums = await map(add, [1, 2, 3], limit=2)
+    assert_type(sums, list[int])
+    assert_type(await map(add.options(timeout="5s"), [1]), list[int])
     both = await gather(add(1), fetch_profile(user))
     assert_type(both, tuple[int, Profile])
     name, first = await race(a=add(1), b=add(2))

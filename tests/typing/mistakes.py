@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sojourn import Channel, Client, Retry, gather, spawn, step, workflow
+from sojourn import Channel, Client, Retry, gather, map, spawn, step, workflow
 
 
 @dataclass
@@ -33,6 +33,7 @@ async def wrong_arguments() -> None:
     await add(1, c=2)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await add.options(timeout="1h")("one")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await onboard(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await map(add, ["one"])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await onboard()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 

@@ -16,7 +16,7 @@ Description FrameTooLarge Handle LimitExceeded Limits Lock MailboxFull NeverAwai
 NoSuchChannel NoSuchWorkflow NotInWorkflow PinNotSatisfied ReceiveTimeout Registry Rejected ResultTimeout
 Retry RetryLater Semaphore SojournError SpawnRefused Step StepCall StepFailed StepTimeout TaskGroup Workflow
 WorkflowCall WorkflowCancelled WorkflowFailed WorkflowQuarantined WorkflowTerminated checkpoint create_task
-current gather lifespan publish_state race receive receive_message resource send sleep sleep_until spawn
+current gather lifespan map publish_state race receive receive_message resource send sleep sleep_until spawn
 stage step tag timeout wait workflow
 DeadLettered Deadlock DefinitionError DuplicateName NoAnswer NoSuchQueue NoSuchResource NoSuchStep OnlyInWorkflow
 Refused StepStuck UnknownIntention WorkersLost
