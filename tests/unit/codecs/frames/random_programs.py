@@ -84,6 +84,13 @@ class Writer:
         self.line(depth, f"{head} {name}(log, a=1, *rest, b=2):")
         self.line(depth + 1, "v0, v1, v2, v3 = a, b, [a], 0")
         body = _Body(self, kind, depth + 1, budget)
+        if kind == "generator" and self.choose(2):
+            self.line(depth + 1, "try:")
+            body.block(depth + 2, top=True)
+            self.line(depth + 2, f"yield {body.value()}")
+            self.line(depth + 1, "finally:")
+            self.line(depth + 2, f"log.append(('closed', {body.value()}))")
+            return
         body.block(depth + 1, top=True)
         if kind == "generator":
             self.line(depth + 1, f"yield {body.value()}")
@@ -370,9 +377,18 @@ class _Body:
         self.block(depth + 2)
 
     def hold(self, depth: int) -> None:
-        """A half-consumed iterator, or a coroutine made but awaited later, alive across what follows."""
+        """A half-consumed iterator, alive across what follows; or a generator that is not read again: its `finally` runs when
+        the function ends.
+        """
         writer = self.writer
         name = writer.fresh("h")
+        generators = [each for each, kind in writer.helpers if kind == "generator"]
+        if generators and writer.choose(3) == 0:
+            generator = generators[writer.choose(len(generators))]
+            writer.line(depth, f"{name} = {generator}(log, {self.value()})")
+            writer.line(depth, f"log.append(str(next({name}, None)))")
+            self.block(depth)
+            return
         writer.line(depth, f"{name} = iter({self.source()})")
         writer.line(depth, f"log.append(str(next({name}, None)))")
         self.block(depth)
