@@ -4,7 +4,8 @@ SOJOURN_CHAOS_SABOTAGE chooses what is broken; without it nothing is. Nothing of
 
 - `no-compare-and-swap`: a record is stored whatever was stored before it;
 - `ack-before-commit`: an event is acknowledged when it arrives, not when a commit has consumed it;
-- `outbox-not-resent`: whoever loads a record takes its outbox for flushed.
+- `outbox-not-resent`: whoever loads a record takes its outbox for flushed;
+- `task-acked-first`: a worker acknowledges a task before its result is stored.
 """
 
 from __future__ import annotations
@@ -50,10 +51,24 @@ def _outbox_not_resent() -> None:
     KnownRecord._lease_stored = never  # type: ignore[method-assign]  # the sabotage
 
 
+def _task_acked_first() -> None:
+    from sojourn.cluster.task_run import TaskRun
+
+    execute = TaskRun._execute
+
+    async def acknowledged_first(self: Any, task: Any) -> Any:
+        done = await execute(self, task)
+        await self._ack()
+        return done
+
+    TaskRun._execute = acknowledged_first  # type: ignore[method-assign]  # the sabotage
+
+
 SABOTAGES: dict[str, Callable[[], None]] = {
     "no-compare-and-swap": _no_compare_and_swap,
     "ack-before-commit": _ack_before_commit,
     "outbox-not-resent": _outbox_not_resent,
+    "task-acked-first": _task_acked_first,
 }
 
 if _chosen := os.environ.get("SOJOURN_CHAOS_SABOTAGE", ""):
