@@ -55,11 +55,17 @@ def _address(server: str) -> str:
 
 
 def process_lives(pid: int) -> bool:
-    """Whether there is such a process on this machine."""
+    """Whether there is such a process on this machine, and it has not ended: one that its parent has not asked about yet (in a
+    container whose first process does not) is still listed.
+    """
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         return True
-    return True
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:  # no Linux, or it has gone just now
+        return True
+    return stat.rpartition(")")[2].split()[:1] not in (["Z"], ["X"])

@@ -7,6 +7,8 @@ import os
 import pickle
 import re
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from sojourn.cli.app_code import AppFailed, load
 from sojourn.cli.changed import changed_functions
 from sojourn.cli.connection import Connection
 from sojourn.cli.dev import _check_port
-from sojourn.cli.devfile import DevFile
+from sojourn.cli.devfile import DevFile, process_lives
 from sojourn.cli.failures import CommandFailed, Exit, Failure, explain, report
 from sojourn.cli.keys import keyring
 from sojourn.cli.logs import FactsFormatter
@@ -178,6 +180,21 @@ def test_the_dev_file_counts_only_while_its_process_lives(tmp_path: Path) -> Non
     assert DevFile.read(tmp_path) is None
     DevFile.remove(tmp_path)
     DevFile.remove(tmp_path)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux tells")
+def test_a_process_that_has_ended_and_was_not_waited_for_does_not_live() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "print('up', flush=True); input()"], stdin=-1, stdout=-1)
+    assert child.stdout is not None
+    assert child.stdin is not None
+    assert child.stdout.readline() == b"up\n"
+    assert process_lives(child.pid)
+    child.stdin.close()
+    assert child.stdout.read() == b""  # at its end, and still listed
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert not process_lives(child.pid)
+    child.wait()
+    child.stdout.close()
 
 
 def test_a_changed_function_is_told_from_a_helper_and_from_the_same_code() -> None:
