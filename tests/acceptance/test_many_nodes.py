@@ -56,7 +56,7 @@ def _moved(before: dict[int, Owner], after: dict[int, Owner]) -> int:
 async def test_nodes_join_share_evenly_leave_come_back_and_rest(tmp_path: Path) -> None:
     names = [f"n{number}" for number in range(NODES)]
     async with cluster(tmp_path, partitions=PARTITIONS) as made:
-        await asyncio.gather(*(made.add(name) for name in names))
+        await made.add(*names)
         at_first = await _even(made)
         actors = await made.start_many("takes", [[2]] * 40, "w")
 
@@ -71,12 +71,14 @@ async def test_nodes_join_share_evenly_leave_come_back_and_rest(tmp_path: Path) 
         await sojourn(made, "drain", gone[0], "--timeout", "40s")
         made.nodes[gone[1]].terminate()
         made.nodes[gone[2]].kill()
-        await asyncio.gather(*(made.nodes[name].wait() for name in gone))
+        for name in gone:
+            await made.nodes[name].wait()
+            await made.nodes[name].stop()
         after = await _even(made)
         theirs = sum(owner.node in gone for owner in before.values())
         assert _moved(before, after) <= theirs + NODES, "what nobody left stays where it was"
 
-        await asyncio.gather(*(made.add(name) for name in gone))
+        await made.add(*gone)
         settled = await _even(made)
         cpu = {name: _cpu_seconds(made.nodes[name].pid) for name in made.nodes}
         await asyncio.sleep(CALM_SECONDS)
