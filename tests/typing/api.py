@@ -80,6 +80,11 @@ def anything(value: object) -> None:
     return None
 
 
+@step(queue="gpu", queue_timeout="2h")
+def render(name: str, *, size: int = 64) -> bytes:
+    return name.encode() * size
+
+
 approval = Channel("approval", Decision)
 untyped = Channel("untyped")
 
@@ -128,6 +133,8 @@ def definitions_keep_their_parameters_and_results() -> None:
     assert_type(parent("ada", count=3), WorkflowCall[str])
     assert_type(add(1, b=2), StepCall[int])
     assert_type(add.options(timeout="1h", retry=7)(1), StepCall[int])
+    assert_type(render("a", size=3), StepCall[bytes])
+    assert_type(render.options(queue="large", queue_timeout=timedelta(days=2))("a"), StepCall[bytes])
     assert_type(run_checks(Profile("ada")), StepCall[bool])
     coroutine: Coroutine[Any, Any, int] = add(1)
     coroutine.close()

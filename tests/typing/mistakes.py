@@ -80,6 +80,11 @@ async def wrong_retry() -> None:
     return None
 
 
+@step(queue=3)  # type: ignore[call-overload, untyped-decorator]  # pyright: ignore[reportArgumentType]
+async def wrong_queue() -> None:
+    return None
+
+
 @step(record="later")  # type: ignore[call-overload, untyped-decorator]  # pyright: ignore[reportArgumentType]
 async def wrong_record() -> None:
     return None

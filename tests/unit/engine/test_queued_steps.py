@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import orjson
 import pytest
 from sojourn.actors.errors import NoSuchQueue, Rejected, StepFailed, StepTimeout
 from sojourn.actors.events import Verdict
+from sojourn.actors.mapping import map
 from sojourn.actors.outcomes import of_exception, of_value
 from sojourn.actors.queued import LOST_AT
 from sojourn.actors.registry import Registry
@@ -77,6 +79,11 @@ async def slept() -> int:
 @workflow(registry=R)
 async def two() -> int:
     return sum(await gather(slow(1), slow(2)))
+
+
+@workflow(registry=R)
+async def mapped(numbers: list[int]) -> list[int]:
+    return await map(slow, numbers, limit=2)
 
 
 @workflow(registry=R)
@@ -530,3 +537,21 @@ def test_a_forged_word_of_lost_workers_is_a_dead_letter() -> None:
 
     assert actor.dead == ["dead: result of a queued step: its token is not this call's"]
     assert call(actor).lost == 0
+
+
+def test_a_map_queues_as_many_at_a_time_as_it_may() -> None:
+    actor = started(mapped, [5, 6, 7])
+    assert [orjson.loads(bytes(one.args)) for one in pending(actor)] == [[[5], {}], [[6], {}]]
+
+    result(actor, of_value(b"50"))
+    assert [orjson.loads(bytes(one.args)) for one in pending(actor)] == [[[6], {}], [[7], {}]]
+    result(actor, of_value(b"60"))
+    result(actor, of_value(b"70"))
+
+    assert actor.result == [50, 60, 70]
+    assert len(tasks(actor)) == 3
+
+
+def pending(actor: Actor) -> tuple[PendingCall, ...]:
+    assert actor.record is not None
+    return actor.record.envelope.calls
