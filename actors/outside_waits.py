@@ -77,7 +77,9 @@ def call(driver: Driver, branch: Branch, intention: i.Call) -> None:
         timeout=intention.timeout if intention.timeout is not None else step.timeout,
         options=msgspec.Raw(msgspec.json.encode(options)),
     )
-    driver.draft.begin(op, "step", step.name)
+    driver.draft.begin(
+        op, "step" if intention.queue is None else f"step in queue {intention.queue}", step.name
+    )
     if intention.queue is None:
         driver.draft.add_call(call)
         driver.draft.effects.append(RunStep(call))

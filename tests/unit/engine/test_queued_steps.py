@@ -187,7 +187,9 @@ def test_its_result_is_of_the_declared_type_and_disarms_its_time_out() -> None:
     assert actor.armed == {}
     assert actor.record is not None
     assert actor.record.index.queued == ()
-    assert [(o.name, o.attempts, o.outcome) for o in actor.record.index.operations] == [("resize", 1, "ok")]
+    assert [(o.kind, o.name, o.attempts, o.outcome) for o in actor.record.index.operations] == [
+        ("step in queue gpu", "resize", 1, "ok")
+    ]
 
 
 def test_tokens_differ_from_call_to_call() -> None:
