@@ -13,7 +13,7 @@ Placement only proposes. Every node computes the same proposal from what it poll
 it; two nodes that saw different moments are told apart by the compare-and-swap, and served wrongly placed for
 a while is served all the same.
 
-The proposal is sticky: a holder keeps what it holds up to its quota (capacity share, rounded up), so a node
+The proposal is sticky: a holder keeps what it holds up to its quota (its capacity's share, rounded so that all add up), so a node
 that joins takes only its share and a node that leaves moves only its own. What is left over goes to the first
 node in rendezvous order (highest random weight, here with the exponential form that honours capacities) that
 has room. Should that node not come to take it, the next in order does, `FALLBACK_SECONDS` later per rank.
@@ -158,14 +158,13 @@ def placement(view: View) -> dict[int, str]:
     """Which ready node should serve each partition. Empty when no node is ready.
 
     Ready members keep what they hold up to their quota, best ranked first; the rest goes in rendezvous order
-    to whoever has room. The quotas, rounded up, add up to at least all partitions, so nothing is left over.
+    to whoever has room. The quotas add up to all partitions, so nothing is left over.
     """
     capacities = {name: m.capacity for name, m in view.members.items() if m.state == "ready"}
     if not capacities:
         return {}
     total = sum(capacities.values())
     partitions = view.placed()
-    room = {name: math.ceil(len(partitions) * c / total) for name, c in capacities.items()}
     order = {p: rendezvous(p, capacities) for p in partitions}
     placed: dict[int, str] = {}
     held: dict[str, list[int]] = {}
@@ -173,6 +172,8 @@ def placement(view: View) -> dict[int, str]:
         holder = view.holder(p)
         if holder is not None and holder.node in capacities:
             held.setdefault(holder.node, []).append(p)
+    shares = {name: len(partitions) * c / total for name, c in capacities.items()}
+    room = _quotas(len(partitions), shares, {name: len(mine) for name, mine in held.items()})
     for name, mine in held.items():
         keep = sorted(mine, key=lambda p: (order[p].index(name), p))[: room[name]]
         placed.update((p, name) for p in keep)
@@ -183,6 +184,20 @@ def placement(view: View) -> dict[int, str]:
             placed[p] = name
             room[name] -= 1
     return placed
+
+
+def _quotas(partitions: int, shares: Mapping[str, float], held: Mapping[str, int]) -> dict[str, int]:
+    """How many each may have: its share, rounded down, and one more for as many as it takes to place all; first for those who have
+    one more already, so that nothing moves for it.
+    """
+    quotas = {name: math.floor(share) for name, share in shares.items()}
+    left = partitions - sum(quotas.values())
+    order = sorted(
+        shares, key=lambda name: (held.get(name, 0) <= quotas[name], quotas[name] - shares[name], name)
+    )
+    for name in order[:left]:
+        quotas[name] += 1
+    return quotas
 
 
 def plan(view: View, mine: Mine, now: float, *, move_seconds: float = MOVE_SECONDS) -> Plan:

@@ -171,3 +171,31 @@ def test_lanes_that_were_never_needed_are_placed_nowhere_and_the_others_evenly()
     planned = plan(lanes, Mine("a/L1", serving={3, 7, 20, 31}), NOW)
     assert len(planned.release) == 1
     assert plan(lanes, Mine("b/L1"), NOW).attach == (9,)
+
+
+@pytest.mark.parametrize("capacities", [(1.0,) * 12, (1.0, 2.0, 0.5) * 4], ids=["alike", "of three sizes"])
+def test_shares_are_even_and_only_the_share_of_who_comes_or_goes_moves(capacities: tuple[float, ...]) -> None:
+    members: list[Member] = []
+    holders: dict[int, str] = {}
+
+    def check(before: dict[int, str], most: float) -> None:
+        total = sum(m.capacity for m in members)
+        shares = Counter(holders.values())
+        assert shares.total() == 32
+        assert all(abs(shares[m.node] - 32 * m.capacity / total) < 1.0 for m in members)
+        assert sum(before[p] != holders[p] for p in before) <= most
+
+    for number, capacity in enumerate(capacities):
+        members.append(member(f"n{number}", capacity=capacity))
+        before = dict(holders)
+        settle(members, holders)
+        # (Shares of unlike sizes are rounded, so that a join may shift the odd one out.)
+        check(before, Counter(holders.values())[f"n{number}"] + (0 if len(set(capacities)) == 1 else 3))
+    while len(members) > 1:
+        gone = members.pop(len(members) // 2)
+        before = dict(holders)
+        theirs = [p for p, node in holders.items() if node == gone.node]
+        for p in theirs:
+            del holders[p]
+        settle(members, holders)
+        check(before, len(theirs) + (0 if len(set(capacities)) == 1 else 3))
