@@ -70,7 +70,7 @@ def again(draft: Draft, call: PendingCall, error: Outcome, delay: float) -> None
     if delay <= 0:
         publish(draft, following, draft.take_op())
         return
-    timer = draft.take_op()
+    timer, delay = draft.take_op(), min(delay, draft.limits.sleep_seconds)
     draft.arm(timer, draft.now + delay)
     draft.calls[call.op] = _REPLACE(following, retry_timer=timer, retry_at=draft.now + delay)
 

@@ -26,7 +26,7 @@ from sojourn.actors.execution import StepRunner
 from sojourn.actors.limits import Limits
 from sojourn.actors.registry import Registry
 from sojourn.broker.clock import BrokerClock
-from sojourn.broker.errors import BrokerClosed, BrokerError, StreamNotFound
+from sojourn.broker.errors import BrokerClosed, BrokerError, Refused, StreamNotFound
 from sojourn.broker.frames import FrameStore
 from sojourn.broker.nats import NatsBroker, NatsOptions
 from sojourn.broker.subjects import Subjects, Token, token
@@ -117,6 +117,8 @@ class Worker:
         self._queues = _served(options, self._registry)
         self._metrics = Metrics({"worker": self._id})
         self._running: Counter[Token] = Counter()
+        self._refused: set[Token] = set()
+        """Queues of which the broker knows nothing yet, or has too many readers."""
         self._draining = asyncio.Event()
         self._leaving = asyncio.Event()
         self._ready = asyncio.Event()
@@ -286,11 +288,23 @@ class Worker:
             await asyncio.wait((asking, draining), return_when=asyncio.FIRST_COMPLETED)
             if not asking.done():
                 return None  # a task that is on its way just now comes again after the consumer's `ack_wait`
-            return asking.result()
+            delivery = asking.result()
+            self._refused.discard(queue)
+            return delivery
         except BrokerClosed:
             raise
-        except BrokerError as error:
-            self._log.info("no task of queue %s could be asked for: %s", queue, error)
+        except Refused as refused:
+            if queue not in self._refused:  # told once: every place meets it, every second
+                self._refused.add(queue)
+                self._log.warning(
+                    "no task of queue %s can be had yet: %s (a node of this app makes the queue)",
+                    queue,
+                    refused,
+                )
+            await asyncio.wait((draining,), timeout=PAUSE_SECONDS)
+            return None
+        except BrokerError as error:  # the connection says itself that it is lost, and when it is back
+            self._log.debug("no task of queue %s could be asked for: %s", queue, error)
             await asyncio.wait((draining,), timeout=PAUSE_SECONDS)
             return None
         finally:

@@ -280,6 +280,14 @@ def test_retry_later_is_heard() -> None:
     assert list(actor.armed.values()) == [1_030.0]
 
 
+def test_a_worker_can_put_a_step_off_no_longer_than_any_sleep() -> None:
+    actor = started(thumbnail, 64)
+
+    result(actor, of_exception(ValueError("busy")), retry_after=1e300)
+
+    assert call(actor).retry_at == pytest.approx(1_000.0 + 3653 * 86_400)
+
+
 def test_retry_later_of_nothing_queues_it_at_once() -> None:
     actor = started(thumbnail, 64)
 
