@@ -6,6 +6,7 @@ code has to live.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from rich.text import Text
 
 from .connection import Connection, connection_options, reported
 from .failures import CommandFailed, Exit
-from .output import Output, clean
+from .output import Output, clean, waits
 
 if TYPE_CHECKING:
     from sojourn.broker.seam import Broker
@@ -45,7 +46,7 @@ async def stack(output: Output, connection: Connection, actor: str) -> None:
     state = f"held ({index.hold})" if index.hold else str(index.status)
     output.say(
         f"{clean(index.actor)} ({clean(index.workflow)}) is {state}"
-        + (f": {clean(index.wait)}" if index.wait else ""),
+        + (f": {waits(clean(index.wait), time.time())}" if index.wait else ""),
         "bold",
     )
     for number, chain in enumerate(index.stacks):
