@@ -145,7 +145,7 @@ class NatsBroker:
         error = answer.get("error")
         if error is None:
             return True
-        if error.get("err_code") == wire.NO_MESSAGE_TO_DELETE:
+        if error.get("err_code") in (wire.NO_MESSAGE_TO_DELETE, wire.NO_SUCH_SEQUENCE):
             return False
         raise wire.api_error(error, "delete", subject, stream)
 

@@ -40,6 +40,8 @@ WRONG_LAST_SEQUENCE_IN_FLIGHT = 10164
 STORE_FAILED = 10077
 NO_MESSAGE_FOUND = 10037
 NO_MESSAGE_TO_DELETE = 10057
+NO_SUCH_SEQUENCE = 10043
+"""What a delete is told of a message that is gone from between others; the first and the last have the code above."""
 STREAM_NOT_FOUND = 10059
 CONSUMER_NOT_FOUND = 10014
 TOO_MANY_REQUESTS = 429

@@ -76,6 +76,16 @@ async def test_subjects_are_counted(broker: Broker, stream: str) -> None:
     assert dict(await broker.subjects(stream, f"{stream}.p.*")) == {f"{stream}.p.a": 2, f"{stream}.p.b": 1}
 
 
+async def test_deleting_what_is_gone_says_so_wherever_in_the_stream_it_was(
+    broker: Broker, stream: str
+) -> None:
+    await fill(broker, f"{stream}.a", 5)
+    for seq in (3, 1, 5):  # between others, the first, the last: the server has a word of its own for each
+        assert await broker.delete(stream, seq)
+        assert not await broker.delete(stream, seq)
+    assert not await broker.delete(stream, 99)
+
+
 async def test_a_message_is_deleted_once(broker: Broker, stream: str) -> None:
     await fill(broker, f"{stream}.a", 2)
 
