@@ -91,9 +91,10 @@ class StepRunner:
         resources: Resources | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
         cancel_grace: float = CANCEL_GRACE,
+        on_beat: Callable[[str], None] | None = None,
     ) -> None:
         """`clock` is the broker's, Unix seconds (for the deadlines that steps see). `loop` runs async steps;
-        None: the caller's loop.
+        None: the caller's loop. `on_beat` is called with the operation's id at each heartbeat, on any thread.
         """
         self._registry = registry
         self._clock = clock
@@ -102,6 +103,7 @@ class StepRunner:
         self._loop = loop
         self._hop: Hop | None = None
         self._cancel_grace = cancel_grace
+        self._on_beat = on_beat
         self._threads = StepThreads()
         self._places = asyncio.Semaphore(self._limits.running_steps)
         self._thread_places = asyncio.Semaphore(self._limits.step_threads)
@@ -395,6 +397,8 @@ class StepRunner:
             self._heartbeats.move_to_end(key)
             while len(self._heartbeats) > MAX_HEARTBEATS:
                 self._heartbeats.popitem(last=False)
+        if self._on_beat is not None:
+            self._on_beat(key)
 
     def _shown(self, attempt: Attempt) -> RunningStep:
         beat = self._heartbeats.get(attempt.key)

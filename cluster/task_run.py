@@ -7,8 +7,8 @@ that is over or of a step that has its result is acknowledged unrun. A worker ho
 index could make it skip a step (whose next attempt comes with its time-out) or run one in vain (whose result nobody takes).
 
 While the step runs, every few seconds the broker is told that it does (else the task goes to another worker) and the record is
-read again: a step whose operation is over is told so, as a local one is (`current.step.cancelled`). An attempt that was overtaken
-by the next one goes on: its result counts.
+read again, after a heartbeat of the step within a second: a step whose operation is over is told so, as a local one is
+(`current.step.cancelled`). An attempt that was overtaken by the next one goes on: its result counts.
 
 A task that was handed out before is told to the owner before it runs: one whose workers die of it again and again fails its step
 (`actors.queued.LOST_AT`), as a workflow that kills its nodes is quarantined (I7).
@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 
 PROGRESS_SECONDS: Final = 10.0
 """Between two signs of life of a running task, and two looks at its record; a third of the consumer's `ack_wait`."""
+BEAT_SECONDS: Final = 1.0
+"""Between two looks at the record that heartbeats of one step ask for."""
 AGAIN_SECONDS: Final = (0.2, 5.0)
 """Pauses between attempts to reach the broker."""
 ACK_ATTEMPTS: Final = 8
@@ -103,6 +106,8 @@ class TaskRun:
         self._delivery = delivery
         self._cancelled = False
         self._settled = False
+        self._asked = asyncio.Event()
+        """Its step has sent a heartbeat: it wants to know whether to go on."""
         self.task = parse_task(delivery.message.payload)
 
     def __repr__(self) -> str:
@@ -232,11 +237,27 @@ class TaskRun:
 
     # while it runs
 
+    def ask(self) -> None:
+        """Look at the record soon: the step has sent a heartbeat."""
+        self._asked.set()
+
     async def _keep_alive(self, task: Task) -> None:
-        """Signs of life for the broker, and looks at the record for the step."""
+        """Signs of life for the broker, and looks at the record for the step: regularly, and when it asks, each second at most."""
         services = self._services
+        loop = asyncio.get_running_loop()
+        due = loop.time() + services.progress_seconds
         while True:
-            await asyncio.sleep(services.progress_seconds)
+            await asyncio.sleep(min(BEAT_SECONDS, services.progress_seconds))
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(due):
+                    await self._asked.wait()
+            self._asked.clear()
+            if not self._cancelled and await self._look_once(task) is Wanted.NO:
+                self._cancelled = True
+                services.runner.cancel(task.key)
+            if loop.time() < due:
+                continue
+            due = loop.time() + services.progress_seconds
             try:
                 if not await services.broker.in_progress(self._delivery):
                     _LOG.warning("%s: its queue was made anew; the task may run elsewhere too", task.key)
@@ -244,10 +265,6 @@ class TaskRun:
                 return
             except BrokerError as error:
                 _LOG.info("%s: the broker was not told that it runs: %s", task.key, error)
-                continue
-            if not self._cancelled and await self._look_once(task) is Wanted.NO:
-                self._cancelled = True
-                services.runner.cancel(task.key)
 
     async def _look(self, task: Task) -> Wanted | None:
         """What the record says, asked until it is known; None: it cannot be read here."""

@@ -117,6 +117,9 @@ class Worker:
         self._queues = _served(options, self._registry)
         self._metrics = Metrics({"worker": self._id})
         self._running: Counter[Token] = Counter()
+        self._tasks: dict[str, TaskRun] = {}
+        """By operation."""
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._refused: set[Token] = set()
         """Queues of which the broker knows nothing yet, or has too many readers."""
         self._draining = asyncio.Event()
@@ -203,6 +206,7 @@ class Worker:
 
     async def _start(self, stack: AsyncExitStack) -> TaskServices:
         options = self._options
+        self._loop = asyncio.get_running_loop()
         broker = self._broker = await NatsBroker.connect(replace(options.nats, name=f"sojourn-{self._id}"))
         stack.push_async_callback(broker.close)
         subjects = await self._subjects(broker)
@@ -212,7 +216,12 @@ class Worker:
         stack.push_async_callback(loop.stop)
         resources = await loop.start()
         runner = StepRunner(
-            self._registry, clock=clock.now, limits=options.limits, resources=resources, loop=loop.loop
+            self._registry,
+            clock=clock.now,
+            limits=options.limits,
+            resources=resources,
+            loop=loop.loop,
+            on_beat=self._on_beat,
         )
         stack.push_async_callback(runner.close)
         await self._start_health(stack)
@@ -261,6 +270,16 @@ class Worker:
         words = f"{'takes tasks' if connected else 'not connected'}, {self._running.total()} tasks run"
         return Verdict(connected, words)
 
+    def _on_beat(self, key: str) -> None:
+        """A step has sent a heartbeat; on any thread."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._ask, key)
+
+    def _ask(self, key: str) -> None:
+        run = self._tasks.get(key)
+        if run is not None:
+            run.ask()
+
     # one place for one task at a time
 
     async def _place(self, services: TaskServices, queue: Token) -> None:
@@ -271,9 +290,14 @@ class Worker:
                 continue
             self._running[queue] += 1
             self._metrics.gauge("step_queue_running", self._running[queue], queue=queue)
+            run = TaskRun(services, queue, delivery)
+            key = run.task.key if run.task is not None else ""
+            self._tasks[key] = run
             try:
-                await TaskRun(services, queue, delivery).run()
+                await run.run()
             finally:
+                if self._tasks.get(key) is run:
+                    del self._tasks[key]
                 self._running[queue] -= 1
                 self._metrics.gauge("step_queue_running", self._running[queue], queue=queue)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sojourn.actors.channel import Channel
 from sojourn.actors.current import current
-from sojourn.actors.errors import Rejected, RetryLater, StepFailed
+from sojourn.actors.errors import Cancelled, Rejected, RetryLater, StepFailed
 from sojourn.actors.lifespan import lifespan, resource
 from sojourn.actors.registry import Registry
 from sojourn.actors.retry import Retry
@@ -104,6 +104,18 @@ async def sleep_long(n: int) -> int:
     return n
 
 
+@step(queue="gpu", timeout="30s", registry=R)
+def beats(n: int) -> int:
+    begun.set()
+    try:
+        while not go.wait(0.02):
+            current.step.heartbeat(n)
+    except Cancelled:
+        told.set()
+        raise
+    return n
+
+
 @step(queue="gpu", timeout="400ms", queue_timeout=0, retry=Retry(2, "10ms"), registry=R)
 def short(n: int) -> int:
     attempts.append(current.step.attempt)
@@ -148,6 +160,11 @@ async def waiting(n: int) -> int:
 @workflow(registry=R)
 async def sleeping(n: int) -> int:
     return await sleep_long(n)
+
+
+@workflow(registry=R)
+async def beating(n: int) -> int:
+    return await beats(n)
 
 
 @workflow(registry=R)

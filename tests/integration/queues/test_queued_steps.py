@@ -107,6 +107,18 @@ async def test_a_cancelled_workflow_tells_the_worker(shop: Shop, flow: object) -
     assert worker.metrics.value("step_queue_finished", queue="gpu", outcome="ok") == 0
 
 
+async def test_a_heartbeat_learns_of_it_long_before_the_next_regular_look(shop: Shop) -> None:
+    await shop.node()
+    await shop.worker(progress_seconds=1_000.0)
+    handle = await shop.client.start(app.beating(1))
+    await happens(app.begun)
+
+    await handle.cancel(reason="enough")
+
+    await happens(app.told)
+    await shop.until(lambda state: state.unacknowledged == 0)
+
+
 async def test_a_task_of_a_cancelled_workflow_is_acknowledged_unrun(shop: Shop) -> None:
     await shop.node()
     handle = await shop.client.start(app.waiting(1))
