@@ -44,7 +44,6 @@ class Watch:
         self._subjects = subjects
         self._keyring = keyring
         self.witness = Witness(urls, subjects.frames_stream, subjects.frames_filter, self._stored)
-        self._cluster_seq = 0
         self._alive: dict[str, LeaseLife] = {}
         self._renewed: dict[str, float] = {}
         """By node, when its living lease was last seen to be renewed."""
@@ -103,29 +102,39 @@ class Watch:
         )  # fmt: skip
 
     async def _look_at_nodes(self) -> None:
+        """All leases that there are now. What ends one stays for a second only, so it is the absence that tells."""
         subjects = self._subjects
         nodes = subjects.cluster_filter(Token("node"))
-        async for stored in self._broker.scan(subjects.cluster_stream, nodes, from_seq=self._cluster_seq + 1):
-            self._cluster_seq = stored.seq
+        there: set[str] = set()
+        looked = time.time()
+        async for stored in self._broker.scan(subjects.cluster_stream, nodes):
             node = stored.subject.rpartition(".")[2]
-            member = None
-            if stored.payload:
-                with suppress(msgspec.DecodeError):
-                    member = msgspec.json.decode(stored.payload, type=Member)
-            self._note_lease(node, member, stored.time)
+            with suppress(msgspec.DecodeError):
+                self._note_lease(node, msgspec.json.decode(stored.payload, type=Member), stored.time)
+                there.add(node)
+        for node in self._alive.keys() - there:
+            self._note_end(node, looked)
 
-    def _note_lease(self, node: str, member: Member | None, at: float) -> None:
+    def _note_lease(self, node: str, member: Member, at: float) -> None:
         known = self._alive.get(node)
-        if member is not None and known is not None and known.lease == member.lease:
+        if known is not None and known.lease == member.lease:
             self._renewed[node] = at
             return
         if known is not None:
-            # One that expired leaves no message: it was over when its time to live had passed, at the latest.
-            self.leases.append(known._replace(ended=min(at, self._renewed[node] + LEASE_SECONDS)))
-            del self._alive[node]
-        if member is not None:
-            self._alive[node] = LeaseLife(node, member.lease, member.pid, at, None)
-            self._renewed[node] = at
+            self._note_end(node, at)
+        before = [life for life in self.leases if (life.node, life.lease) == (node, member.lease)]
+        self.leases = [
+            life for life in self.leases if life not in before
+        ]  # a replica that lagged behind had not shown it
+        self._alive[node] = (
+            before[0]._replace(ended=None) if before else LeaseLife(node, member.lease, member.pid, at, None)
+        )
+        self._renewed[node] = at
+
+    def _note_end(self, node: str, at: float) -> None:
+        """A lease was over at this time at the latest, and when its time to live had passed."""
+        ended = min(at, self._renewed[node] + LEASE_SECONDS)
+        self.leases.append(self._alive.pop(node)._replace(ended=ended))
 
     def all_leases(self) -> list[LeaseLife]:
         """Ended and living ones."""
