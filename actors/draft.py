@@ -245,6 +245,8 @@ class Draft:
         )
         status = self.status or (base.index.status if base.index.status.ended else status_of(envelope))
         before = base.index.status if base.index.transition else None
+        if status.ended and not self.outbox and not self.lane and base.envelope.parent is None:
+            self.sealed = True  # nothing is owed to anyone: a seal of its own would say no more
         return Record(self._index(envelope, checked(before, status)), envelope, self.frame)
 
     def _index(self, envelope: Envelope, status: Status) -> Index:

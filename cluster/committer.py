@@ -77,7 +77,7 @@ class Committer:
             services.alone.release(self._actor)
             services.meter.count("resumes", workflow=record.index.workflow)
             services.meter.observe("frame_bytes", len(record.frame))
-        if ended and not record.index.sealed:
+        if ended and not _had_ended(before, record):
             services.meter.count("ended", workflow=record.index.workflow, status=str(record.index.status))
             services.fault("after_terminal_commit", self._actor)
         if record.index.lane != serving.lane:
@@ -154,3 +154,8 @@ class Committer:
             lane_epoch=serving.epoch if serving.lane else 0,
             ends=ends,
         )
+
+
+def _had_ended(before: Record | None, record: Record) -> bool:
+    """Whether this run had ended with the record before."""
+    return before is not None and before.index.status.ended and before.index.run == record.index.run
