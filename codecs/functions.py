@@ -9,11 +9,13 @@ it comes back as the same class.
 
 from __future__ import annotations
 
+import builtins
 import sys
 import types
 from typing import TYPE_CHECKING, Any
 
 from .coroutines import CannotCapture
+from .globals import global_value
 from .identity import CodeNotFound, code_of
 
 if TYPE_CHECKING:
@@ -31,7 +33,12 @@ def reduce_function(pickler: FramePickler, function: types.FunctionType) -> Any:
     if code.function is function:
         return named_function, (pickler.reference(code),)
     closure = function.__closure__
-    state = (function.__defaults__, function.__kwdefaults__, dict(function.__dict__), _names(function))
+    state: tuple[Any, ...] = (
+        function.__defaults__, function.__kwdefaults__, dict(function.__dict__), _names(function)
+    )  # fmt: skip
+    parameters = getattr(function, "__type_params__", ())  # from 3.12
+    if parameters:
+        state = (*state, parameters)
     return make_function, (pickler.reference(code), closure), state, None, None, fill_function
 
 
@@ -61,10 +68,12 @@ def make_function(reference: Any, closure: Any) -> Any:
 
 def fill_function(function: types.FunctionType, state: tuple[Any, ...]) -> None:
     """Give a fresh function its defaults, attributes and names."""
-    defaults, keyword_defaults, attributes, names = state
+    defaults, keyword_defaults, attributes, names, *parameters = state
     function.__defaults__ = defaults
     function.__kwdefaults__ = keyword_defaults
     function.__dict__.update(attributes)
+    if parameters:
+        function.__type_params__ = parameters[0]  # type: ignore[attr-defined]  # from 3.12
     if names is not None:
         function.__name__, function.__qualname__, function.__module__ = names
 
@@ -102,14 +111,24 @@ def import_module(name: str) -> types.ModuleType:
 
 
 def reduce_class(_: FramePickler, kind: type) -> Any:
-    """By name; a class defined in a function by its parts."""
+    """By name; a class defined in a function by its parts; one of C that only `types` knows (`mappingproxy`) by its name there."""
     if "<locals>" not in kind.__qualname__:
-        return NotImplemented
+        hidden = kind.__module__ == "builtins" and not hasattr(builtins, kind.__qualname__)
+        name = _NAMES_IN_TYPES.get(kind) if hidden else None
+        return NotImplemented if name is None else (global_value, ("types", name))
     from cloudpickle import cloudpickle  # type: ignore[import-untyped]  # it has no stubs
 
     reduced = cloudpickle._dynamic_class_reduce(kind)
     reduced[2][0]["__qualname__"] = kind.__qualname__  # which cloudpickle forgets
     return reduced
+
+
+_KNOWN_TO_PICKLE = (type(None), type(...), type(NotImplemented))
+_NAMES_IN_TYPES = {
+    kind: name
+    for name, kind in reversed(vars(types).items())
+    if isinstance(kind, type) and kind not in _KNOWN_TO_PICKLE
+}
 
 
 def reduce_property(_: FramePickler, value: property) -> Any:

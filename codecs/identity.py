@@ -25,6 +25,7 @@ name. Where an object is bound to another name than its own (`handler = lambda: 
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -183,11 +184,16 @@ def _ordinal(code: types.CodeType, function: types.FunctionType) -> str:
 
 
 def _equal_code(function: types.FunctionType, where: str, wanted: str) -> list[types.CodeType]:
-    return [
-        each
-        for each in nested_code(function.__code__)
-        if each.co_qualname == where and identity(each) == wanted
-    ]
+    found = [each for each in nested_code(function.__code__) if each.co_qualname == where]
+    equal = [each for each in found if identity(each) == wanted]
+    return equal or [each for each in map(_awaitable, found) if each is not None and identity(each) == wanted]
+
+
+def _awaitable(code: types.CodeType) -> types.CodeType | None:
+    """What `types.coroutine` makes of the code of a generator: a copy that may be awaited, which no constant is."""
+    if not code.co_flags & inspect.CO_GENERATOR:
+        return None
+    return code.replace(co_flags=code.co_flags | inspect.CO_ITERABLE_COROUTINE)
 
 
 def _bindings(
@@ -216,12 +222,7 @@ def _function_with(found: Any, code: types.CodeType, where: str) -> types.Functi
         if any(each is code for each in nested_code(function.__code__)):
             return function
     wanted = identity(code)
-    for function in unwrapped(found):
-        if any(
-            each.co_qualname == where and identity(each) == wanted for each in nested_code(function.__code__)
-        ):
-            return function
-    return None
+    return next((function for function in unwrapped(found) if _equal_code(function, where, wanted)), None)
 
 
 def resolve(reference: str) -> Code:

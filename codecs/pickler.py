@@ -4,7 +4,8 @@ Theory. `FramePickler` is the C pickler (protocol 5) with `reducer_override`, wh
 that is not of a basic type. What it decides for a type is remembered in a table. Objects that every frame
 needs (the functions that rebuild coroutines, cells, exceptions) are in the pickler's memo before it starts,
 so each costs two bytes instead of a name; the unpickler's memo is filled in the same order. `_KNOWN` is
-therefore part of the format: append only, and a change of its order is a new format version.
+therefore part of the format: what a frame holds is numbered after it, so any change of it, also at its end, is a new
+format version.
 
 References to code are collected in a table beside the pickle, so a reader can tell what a frame needs, and at
 which code it stands, without unpickling.
@@ -19,7 +20,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import coroutines, exceptions, functions, iterators, itertools_fields
+from . import coroutines, exceptions, functions, iterators, itertools_fields, type_parameters
 from .coroutines import CannotCapture
 from .globals import global_value, is_plain, reduce_context_variable, reduce_sentinel, reduce_stateless
 from .identity import Code, present_name, renames_declared
@@ -31,7 +32,7 @@ def make_suspended(reference: int) -> Any:
     raise NotImplementedError("filled in by each load")
 
 
-# In this order they fill the first places of the memo. Append only.
+# In this order they fill the first places of the memo. Any change is a new format version.
 _KNOWN: tuple[Any, ...] = (
     make_suspended,
     coroutines.fill,
@@ -247,6 +248,7 @@ _REDUCERS: dict[type, Reducer | None] = {
     **dict.fromkeys(iterators.DICT_ITERATORS, iterators.reduce_dict_iterator),
     **dict.fromkeys(iterators.DICT_VIEWS, iterators.reduce_dict_view),
     **dict.fromkeys(itertools_fields.TYPES, itertools_fields.reduce_itertools),
+    **dict.fromkeys(type_parameters.TYPES, type_parameters.reduce_type_parameter),
     object: reduce_sentinel,
     contextvars.ContextVar: reduce_context_variable,
     types.CodeType: _refuse("code is never stored; keep the function instead"),

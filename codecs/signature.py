@@ -96,7 +96,9 @@ class Signature:
             try:
                 self._signature.bind(*args, **kwargs)
             except TypeError as error:
-                raise PayloadError(f"arguments of {self.name}{self._signature}", f"others ({error})") from None
+                raise PayloadError(
+                    f"arguments of {self.name}{self._signature}", f"others ({error})"
+                ) from None
         return args, kwargs
 
     def encode_result(self, value: Any) -> bytes:
