@@ -16,6 +16,7 @@ import random
 import subprocess
 import sys
 import time
+import traceback
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -67,10 +68,10 @@ def differing(batch: Batch) -> Iterator[tuple[int, Exception | None, int]]:
 def compare(start: Callable[[list[Any]], Any], source: Callable[[], str]) -> int:
     """Run a program both ways; the number of its suspensions.
 
-    Two things may differ. CPython 3.11 reports an unbound variable a line early once it has joined two instructions
+    Some things may differ. CPython 3.11 reports an unbound variable a line early once it has joined two instructions
     into one, which depends on how often code ran: so a program that differs is run straight once more. And a
     traceback keeps the variables of functions that have ended, which do not move: where one of them is a suspended
-    generator, its cleanup is never seen, and the program is left out.
+    generator, its cleanup is never seen, or seen earlier when the function was suspended itself, and the program is left out.
     """
     stayed = _seen(start, driving.straight)
     moved = _seen(start, driving.moved)
@@ -101,10 +102,31 @@ def holding_ended(held: list[bool], target: Any, log: list[Any]) -> Any:
     everything = len(suspended_in(target))
     ways, coroutines._ways = coroutines._ways, {**coroutines._ways, types.FrameType: coroutines._LEAF}
     try:
-        held.append(len(suspended_in(target)) != everything)
+        held.append(len(suspended_in(target)) != everything or _told_and_holding(target))
     finally:
         coroutines._ways = ways
     return target, log
+
+
+def _told_and_holding(target: Any) -> bool:
+    """Whether a traceback tells a suspended function that holds something suspended: it would keep that when the function ends."""
+    told: set[int] = set()
+    holding: list[Any] = []
+    for each in suspended_in(target):
+        code = coroutines.code_object(each)
+        at = slots.standing(each, code)
+        inside = slots.values(each, at, at.mask)
+        errors = [error for error in (*inside, slots.handled(each)) if isinstance(error, BaseException)]
+        while errors and len(told) < 1000:
+            error = errors.pop()
+            told |= {id(frame) for frame, _ in traceback.walk_tb(error.__traceback__)}
+            errors += [other for other in (error.__context__, error.__cause__) if other is not None]
+        if any(type(value) in coroutines.KINDS for value in inside):
+            holding.append(each)
+    frames_of = (
+        getattr(each, name, None) for each in holding for name in ("cr_frame", "gi_frame", "ag_frame")
+    )
+    return any(id(frame) in told for frame in frames_of if frame is not None)
 
 
 class Findings(NamedTuple):
@@ -141,7 +163,8 @@ class _Run:
             if error is not None:
                 self.differed += 1
                 place = f"main{number}, program {self.ran} of this run, chunk {chunk} of seed {self.seed}"
-                sys.stdout.write(f"{place}: {type(error).__name__}: {error}\n{batch.alone(number)}\n")
+                why = "" if isinstance(error, Differs) else str(error)
+                sys.stdout.write(f"{place}: {type(error).__name__}: {why}\n{batch.alone(number)}\n")
 
 
 def run(

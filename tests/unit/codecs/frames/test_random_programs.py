@@ -58,7 +58,7 @@ def test_a_program_that_can_tell_is_found_and_printed(
     )
     assert corpus.run(7, 1).differed == 1
     printed = capsys.readouterr().out
-    assert printed.startswith("main0, program 1 of this run, chunk 0 of seed 7: Differs: ")
+    assert printed.startswith("main0, program 1 of this run, chunk 0 of seed 7: Differs: \n")
     assert "HELP = 1\n" + telling in printed
 
 
