@@ -6,7 +6,7 @@ Starts `--workflows` actors that wait for a signal (or sleep, `--workflow sleeps
     broker      memory and disk per workflow; time until a restarted server, and one that was killed, is healthy
     nodes       memory; time from the start of the process until every partition is owned and one parked actor has answered,
                 after a drain and after a kill
-    commands    `sojourn versions list`, `census`, `list`, `describe`, as an operator runs them: seconds, CPU, memory
+    commands    `sojourn versions list`, `census`, `list`, `list --quick`, `describe`, as an operator runs them: seconds, CPU, memory
     wake-up     from sending a signal to the result, of single actors amid all others
 
 Starts are stored as any NATS client may store them, without waiting for each answer (`--answers`: through the client library).
@@ -356,7 +356,7 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
         if options.workflow == "waits":
             note("wake-up", await wake_ups(made, chosen[:50]))
         note("describe", await describe_all(made, chosen[50:100]))
-        for words in (("versions", "list"), ("census",), ("list",), ("list", "--status", "failed"),
+        for words in (("versions", "list"), ("census",), ("list",), ("list", "--quick"),
                       ("describe", f"w{chosen[100]}"), ("nodes",)):  # fmt: skip
             if not options.skip_commands:
                 note(f"sojourn {' '.join(words[:2])}", await command(made, *words))
