@@ -58,6 +58,7 @@ class NatsBroker:
         self._api_prefix = connection.options.api_prefix
         self._pulls: set[NatsPull | NatsFetch] = set()
         connection.on_cut(self._lose_pulls)
+        connection.on_denied = self._deny_fetch
 
     def __repr__(self) -> str:
         connection = self._connection
@@ -98,6 +99,9 @@ class NatsBroker:
     def _lose_pulls(self) -> None:
         for pull in list(self._pulls):
             pull.lose("the connection was cut")
+
+    def _deny_fetch(self, text: str) -> bool:
+        return any(pull.deny(text) for pull in self._pulls if isinstance(pull, NatsFetch))
 
     # writes
     async def publish(self, message: Publish, *, timeout: float = 2.0) -> Ack:

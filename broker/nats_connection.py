@@ -39,6 +39,8 @@ class NatsConnection:
         self.closed = False
         self._subscriptions: set[_NatsSubscription] = set()
         self._on_cut: list[Callable[[], None]] = []
+        self.on_denied: Callable[[str], bool] = lambda text: False
+        """Told of a denied publish that was no request; whether it knew whose it was."""
         self._revival: asyncio.Task[None] | None = None
         self._listeners: list[Callable[[bool], None]] = []
         self._last_error = ""
@@ -123,7 +125,7 @@ class NatsConnection:
     async def _on_error(self, error: Exception) -> None:
         text = str(error) or repr(error)
         self.failed_attempts += 1
-        if "permissions violation" in text and self.requests.deny(text):
+        if "permissions violation" in text and (self.requests.deny(text) or self.on_denied(text)):
             return
         # What the wire meets is told with the outage; while that lasts, each server says the same five times a second.
         told = self._up and isinstance(error, NatsError) and text != self._last_error

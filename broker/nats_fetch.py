@@ -13,7 +13,7 @@ import orjson
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
-from sojourn.broker.errors import OutcomeUnknown, Refused
+from sojourn.broker.errors import PERMISSION_DENIED, OutcomeUnknown, Refused
 from sojourn.broker.nats_wire import CONSUMER_NOT_FOUND, parse_delivery
 from sojourn.broker.seam import Delivery, Stored
 
@@ -70,6 +70,13 @@ class NatsFetch:
         """Nobody will answer any more."""
         if not self._answer.done():
             self._answer.set_exception(OutcomeUnknown("fetch", self._subject, reason))
+
+    def deny(self, text: str) -> bool:
+        """A permission error from the server (lower-cased by nats-py): whether it is about this request."""
+        mine = f'"{self._subject.lower()}"' in text and not self._answer.done()
+        if mine:
+            self._answer.set_exception(Refused(PERMISSION_DENIED, "permission denied", self._subject))
+        return mine
 
     async def stop(self) -> None:
         """The connection is being closed here."""

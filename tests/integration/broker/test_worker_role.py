@@ -158,6 +158,7 @@ async def test_another_queues_tasks_are_not_its_own(connect: Connect) -> None:
     theirs = await take(cpu, "cpu")
 
     await denied(gpu.ack(theirs))
+    await denied(gpu.fetch(STEPS, Subjects.step_consumer(CPU), wait=30.0))
     await denied(gpu.hand_back(theirs, 0.0))
 
     assert await cpu.ack(theirs)
