@@ -26,7 +26,13 @@ from sojourn.actors.execution import StepRunner
 from sojourn.actors.limits import Limits
 from sojourn.actors.registry import Registry
 from sojourn.broker.clock import BrokerClock
-from sojourn.broker.errors import BrokerClosed, BrokerError, Refused, StreamNotFound
+from sojourn.broker.errors import (
+    PERMISSION_DENIED,
+    BrokerClosed,
+    BrokerError,
+    Refused,
+    StreamNotFound,
+)
 from sojourn.broker.frames import FrameStore
 from sojourn.broker.nats import NatsBroker, NatsOptions
 from sojourn.broker.subjects import Subjects, Token, token
@@ -266,6 +272,8 @@ class Worker:
             return Verdict(False, "starting")
         if self._draining.is_set():
             return Verdict(False, f"leaving: {self._running.total()} tasks run")
+        if self._refused:
+            return Verdict(False, f"no task can be had of queue {', '.join(sorted(self._refused))}")
         connected = self._broker is not None and self._broker.connected
         words = f"{'takes tasks' if connected else 'not connected'}, {self._running.total()} tasks run"
         return Verdict(connected, words)
@@ -320,11 +328,7 @@ class Worker:
         except Refused as refused:
             if queue not in self._refused:  # told once: every place meets it, every second
                 self._refused.add(queue)
-                self._log.warning(
-                    "no task of queue %s can be had yet: %s (a node of this app makes the queue)",
-                    queue,
-                    refused,
-                )
+                self._log.warning("no task of queue %s can be had: %s (%s)", queue, refused, _why(refused))
             await asyncio.wait((draining,), timeout=PAUSE_SECONDS)
             return None
         except BrokerError as error:  # the connection says itself that it is lost, and when it is back
@@ -335,6 +339,12 @@ class Worker:
             asking.cancel()
             draining.cancel()
             await asyncio.gather(asking, draining, return_exceptions=True)
+
+
+def _why(refused: Refused) -> str:
+    if refused.code == PERMISSION_DENIED:
+        return "its user may not take from this queue: see `sojourn roles config --queue`"
+    return "a node of this app makes the queue when it starts"
 
 
 async def _any(waiting: Coroutine[Any, Any, object], *places: asyncio.Task[None]) -> None:

@@ -118,12 +118,19 @@ async def test_a_namespace_of_another_app_or_of_none_is_refused(
         await Worker(options(shop.url, "nothing-here", "gpu")).run()
 
 
-async def test_it_waits_for_a_node_that_makes_its_queue(shop: Shop) -> None:
-    await shop.worker()
+async def test_it_waits_for_a_node_that_makes_its_queue(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    worker = await shop.worker(health_port=0, concurrency=3)
+    async with asyncio.timeout(SECONDS):
+        while (await read(f"{worker.health_address}/readyz")) != (503, "no task can be had of queue gpu\n"):
+            continue
 
     await shop.node()
 
     assert await (await shop.client.start(app.developed("x"))).result(SECONDS) == "x, attempt 1"
+    assert (await read(f"{worker.health_address}/readyz"))[0] == 200
+    said = [record.getMessage() for record in caplog.records if "can be had" in record.getMessage()]
+    assert len(said) == 1
+    assert said[0].endswith("(a node of this app makes the queue when it starts)")
 
 
 def test_the_command_says_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
