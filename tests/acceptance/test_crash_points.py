@@ -120,8 +120,11 @@ async def _nothing_left(made: Cluster) -> None:
     assert all(index.sealed for index in (await made.indexes()).values())
 
 
-@pytest.mark.parametrize("count", [1, 7])
-@pytest.mark.parametrize("point", COMMITS)
+@pytest.mark.parametrize(
+    ("point", "count"),
+    # Few actors have a seal of their own: those that owe something when they end.
+    [(point, count) for point in COMMITS for count in (1, 2 if "seal" in point else 7)],
+)
 async def test_the_owner_dies_at(point: str, count: int, tmp_path: Path) -> None:
     async with cluster(tmp_path, partitions=PARTITIONS) as made:
         await made.add("n1", env={"SOJOURN_FAULT": f"{point}:{count}"})
