@@ -8,6 +8,7 @@ tasks, and whoever knows a token only from there cannot answer. It holds for one
 
 from __future__ import annotations
 
+import math
 from typing import Final, Literal
 
 import msgspec
@@ -21,6 +22,8 @@ from sojourn.codecs.record import Index, Outcome, PendingCall
 from .events import StepDone
 
 TASK_VERSION: Final = 1
+AFTER_ALL: Final = 60.0
+"""Seconds for which a task is kept beyond the time-out of its attempt: then nobody wants it, if no worker has said so."""
 
 
 class Task(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -103,7 +106,13 @@ def task_publish(call: PendingCall, index: Index, *, subjects: Subjects, keyring
         args=call.args,
         timeout=call.timeout or 0.0,
     )
-    return Publish(subjects.step(token(call.queue)), _encode(task), msg_id=keyring.mac("step task", *marked))
+    lasts = call.queue_timeout + task.timeout + AFTER_ALL
+    return Publish(
+        subjects.step(token(call.queue)),
+        _encode(task),
+        msg_id=keyring.mac("step task", *marked),
+        ttl=math.ceil(lasts),
+    )
 
 
 def parse_task(payload: bytes) -> Task | None:

@@ -87,6 +87,7 @@ class Topology:
                 (f"{root}.step.*",),
                 retention="workqueue",
                 discard="new",
+                allow_ttl=True,  # a task is gone when its attempt has timed out, if no worker ever came
                 replicas=self.replicas,
             ),
             StreamConfig(
