@@ -95,6 +95,14 @@ async def a_future() -> None:
 LOOP = asyncio.SelectorEventLoop()
 
 
+@stuck("task", "", "_asyncio.Task", "Sojourn's counterpart")
+async def a_task() -> None:
+    task = LOOP.create_task(asyncio.sleep(0))
+    LOOP.run_until_complete(task)
+    await tick()
+    task.cancel()
+
+
 @stuck("database", "", "sqlite3.Connection", "inside a step")
 async def a_database() -> None:
     database = sqlite3.connect(":memory:")

@@ -376,6 +376,50 @@ def test_an_event_loop_in_the_same_thread_adopts_no_restored_generator() -> None
     assert adopted == []
 
 
+async def asking() -> Any:
+    try:
+        await tick("asking")
+        yield 1
+        yield 2
+    finally:
+        await tick("closing")
+
+
+async def breaking(log: list[Any]) -> Any:
+    async for number in asking():
+        await tick(number)
+        break
+    log.append("left")
+    await tick()
+
+
+def test_a_restored_async_generator_that_is_dropped_is_told_to_who_loaded_it() -> None:
+    """Whether it was restored where it waits itself, or where its user does."""
+    for sends in (1, 2):
+        dropped: list[Any] = []
+        log: list[Any] = []
+        target = breaking(log)
+        for number in range(sends):
+            target.send(number or None)
+        frame = frames.dump((target, log))
+        frames.discard(target)
+        counts = sys.getrefcount(dropped)
+        for _ in range(3):
+            target, log = frames.load(frame.data, dropped=dropped.append)  # type: ignore[misc]
+            while not log:
+                target.send(5)
+            closing = dropped.pop().aclose()
+            assert closing.send(None) is not None
+            closing, _ = driving.moved(closing, [])
+            with pytest.raises(StopIteration):
+                while True:
+                    closing.send(None)
+            frames.discard(target)
+            del target, closing
+        assert dropped == []
+        assert sys.getrefcount(dropped) == counts
+
+
 def test_a_restored_traceback_keeps_nothing_of_those_who_restored_it_alive() -> None:
     restored = exceptions.traceback_of([("no_such_file.py", "f", 3)])
     assert restored is not None
