@@ -25,6 +25,9 @@ from .outcomes import child_error
 if TYPE_CHECKING:
     from .drive import Driver
 
+KEPT_RESULT: Final = 256
+"""Bytes of a child's result up to which it can be awaited a second time; a parent's record would else grow with all of them."""
+
 
 def _timed(
     driver: Driver, branch: Branch, intention: i.Intention, kind: Any, until: float | None, **facts: Any
@@ -114,14 +117,19 @@ def join(driver: Driver, branch: Branch, intention: i.Join) -> None:
     if child is None:
         raise NoSuchActor(intention.child, hint="it is no child of this workflow")
     if child.status == "ended":
+        if child.joined and child.outcome is None:
+            raise RuntimeError(
+                f"the result of child {child.id} was taken before, and a large one is not kept; keep what `await` returned"
+            )
         joined(driver, branch, child)
     else:
         driver.begin(branch, intention, "join", name=child.id)
 
 
 def joined(driver: Driver, branch: Branch, child: ChildRecord) -> None:
-    """Give a branch the outcome of the child it joins."""
+    """Give a branch the outcome of the child it joins. From then on the frame has it, and the record keeps no large one."""
     outcome = child.outcome or Outcome("terminated")
+    driver.draft.set_child(msgspec.structs.replace(child, joined=True, outcome=_kept(outcome)))
     if outcome.kind != "value":
         driver.fail(branch, child_error(child))
         return
@@ -132,6 +140,15 @@ def joined(driver: Driver, branch: Branch, child: ChildRecord) -> None:
         driver.fail(branch, wrong)
     else:
         driver.resume(branch, value)
+
+
+def _kept(outcome: Outcome) -> Outcome | None:
+    """What the record keeps of an outcome that was given to the code."""
+    if len(bytes(outcome.value)) > KEPT_RESULT:
+        return None
+    if outcome.error is not None and outcome.error.traceback:
+        return msgspec.structs.replace(outcome, error=msgspec.structs.replace(outcome.error, traceback=""))
+    return outcome
 
 
 def send(driver: Driver, branch: Branch, intention: i.Send) -> None:

@@ -214,6 +214,7 @@ class Child(msgspec.Struct, frozen=True, omit_defaults=True):
     status: Literal["starting", "running", "cancelling", "ended"] = "starting"
     outcome: Outcome | None = None
     joined: bool = False
+    """Its outcome was given to the code; a large one is not kept then."""
 
 
 class Parent(msgspec.Struct, frozen=True):
