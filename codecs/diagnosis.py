@@ -40,6 +40,7 @@ _REMEDIES = (
     ("concurrent", "", "take its result before the await, or keep it inside a step"),
     ("sqlite3", "", "open the connection inside a step, with `resource` or by hand"),
     ("weakref", "", "hold the object itself, or look it up again after the await"),
+    ("functools", "_lru_cache_wrapper", "define the function with its cache at module level"),
     ("re", "Match", "take the groups you need before the await"),
 )
 _OPEN_LATER = "open it inside a step or after the await"

@@ -116,11 +116,22 @@ def reduce_class(_: FramePickler, kind: type) -> Any:
         hidden = kind.__module__ == "builtins" and not hasattr(builtins, kind.__qualname__)
         name = _NAMES_IN_TYPES.get(kind) if hidden else None
         return NotImplemented if name is None else (global_value, ("types", name))
+    if _has_generated_methods(kind):
+        raise CannotCapture(
+            kind.__qualname__,
+            "its methods are generated, so their code is nowhere to be found again; define the class at module level",
+        )
     from cloudpickle import cloudpickle  # type: ignore[import-untyped]  # it has no stubs
 
     reduced = cloudpickle._dynamic_class_reduce(kind)
     reduced[2][0]["__qualname__"] = kind.__qualname__  # which cloudpickle forgets
     return reduced
+
+
+def _has_generated_methods(kind: type) -> bool:
+    """Whether a class is a data class of some library, a named tuple or a typed dictionary: made by `exec`, in no code object."""
+    marks = ("__dataclass_fields__", "__attrs_attrs__", "__struct_fields__", "model_fields", "__total__")
+    return any(mark in vars(kind) for mark in marks) or (issubclass(kind, tuple) and "_fields" in vars(kind))
 
 
 _KNOWN_TO_PICKLE = (type(None), type(...), type(NotImplemented))

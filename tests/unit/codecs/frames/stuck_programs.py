@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import contextvars
 import dataclasses
+import functools
 import io
 import re
 import socket
@@ -16,7 +17,7 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from frame_programs import tick
 
@@ -222,6 +223,38 @@ async def a_function_of_no_module() -> None:
     del space
     await tick()
     exec_made()
+
+
+@stuck("kept", "", "a_data_class_of_a_function.<locals>.Kept", "define the class at module level")
+async def a_data_class_of_a_function() -> None:
+    @dataclasses.dataclass
+    class Kept:
+        number: int
+
+    kept = Kept(1)
+    await tick()
+    kept.number = 2
+
+
+@stuck("row", "", "a_named_tuple_of_a_function.<locals>.Row", "define the class at module level")
+async def a_named_tuple_of_a_function() -> None:
+    class Row(NamedTuple):
+        number: int
+
+    row = Row(1)
+    await tick()
+    str(row)
+
+
+@stuck("cached", "", "functools._lru_cache_wrapper", "at module level")
+async def a_cache_of_a_function() -> None:
+    @functools.lru_cache
+    def cached(number: int) -> int:
+        return number * 2
+
+    cached(1)
+    await tick()
+    cached(1)
 
 
 @stuck("held", ".args[0]", "socket.socket", "inside a step or after the await")

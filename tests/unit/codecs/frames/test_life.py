@@ -412,8 +412,7 @@ def test_a_restored_async_generator_that_is_dropped_is_told_to_who_loaded_it() -
             assert closing.send(None) is not None
             closing, _ = driving.moved(closing, [])
             with pytest.raises(StopIteration):
-                while True:
-                    closing.send(None)
+                closing.send(None)
             frames.discard(target)
             del target, closing
         assert dropped == []
