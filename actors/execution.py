@@ -140,16 +140,32 @@ class StepRunner:
                 self.cancel(operation_id(actor.id, actor.run, call.op))
             raise
 
-    def start(self, call: PendingCall, actor: CurrentActor, tell: Tell) -> None:
+    def start(
+        self,
+        call: PendingCall,
+        actor: CurrentActor,
+        tell: Tell,
+        *,
+        still: Callable[[], bool] = lambda: True,
+        not_begun: Callable[[], None] = lambda: None,
+    ) -> None:
         """Begin one attempt; `tell` is called once, as `run` would return or raise, perhaps before this returns.
 
-        Raises `RuntimeError` when the steps' loop is closed.
+        `still` is asked on the steps' loop, just before the code begins: the process may have been frozen on the way there. When it
+        says no, nothing runs, and `not_begun` is called instead of `tell`. Raises `RuntimeError` when the steps' loop is closed.
         """
         if self._loop is None:
             self._start(call, actor, tell)
             return
         hop = self._away()
-        hop.there(lambda: self._start(call, actor, lambda ended: hop.home(lambda: tell(ended))))
+
+        def begin() -> None:
+            if still():
+                self._start(call, actor, lambda ended: hop.home(lambda: tell(ended)))
+            else:
+                hop.home(not_begun)
+
+        hop.there(begin)
 
     def cancel(self, key: str) -> None:
         """Tell a running step that nobody waits for it: async code gets `CancelledError`, all code sees

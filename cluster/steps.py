@@ -43,6 +43,8 @@ class RunningCall:
     """False: nobody waits for the outcome at all."""
     task: asyncio.Task[None] | None = None
     """While it waits for its backoff, or for permission to begin."""
+    lease_ended: bool = False
+    """The lease under which it was started is over: if it has not begun, it never does."""
 
 
 Listener = Callable[[RunningCall, StepDone], None]
@@ -126,6 +128,7 @@ class LocalSteps:
         pass.)
         """
         for run in tuple(self._running.values()):
+            run.lease_ended = True
             if run.task is not None:
                 self.cancel(services, run.key)
 
@@ -156,9 +159,23 @@ class LocalSteps:
         services.alone.step_started()
         try:
             services.fault("in_step", run.actor.id)
-            services.step_runner.start(run.call, run.actor, lambda ended: self._ended(services, run, ended))
+            services.step_runner.start(
+                run.call,
+                run.actor,
+                lambda ended: self._ended(services, run, ended),
+                still=lambda: run.listener is None or services.may_act(),  # as `_begin_later` waits
+                not_begun=lambda: self._not_begun(services, run),
+            )
         except Exception as error:
             self._ended(services, run, error)
+
+    def _not_begun(self, services: PartitionServices, run: RunningCall) -> None:
+        """The gate was shut, or time stood still, before the code could begin: as if it had not been asked for yet."""
+        services.alone.step_ended()
+        if run.lease_ended or not run.wanted:
+            self._forget(run)
+            return
+        run.task = asyncio.create_task(self._begin_later(services, run, 0.0), name=f"step {run.key}")
 
     def _ended(self, services: PartitionServices, run: RunningCall, ended: StepDone | Exception) -> None:
         services.alone.step_ended()

@@ -21,6 +21,10 @@ from typing import Any, Final
 
 from .evidence import Commit, Ended, Evidence, Execution, LeaseLife, Promise, Sent
 
+SERVER_SLACK: Final = 10.0
+"""Seconds after the end of a server for which a queue's consumer may give one task to two workers: what it had given out before an
+election counts as not given.
+"""
 LEASE_SLACK: Final = 3.0
 """Seconds by which a lease may be seen to end later than it did: the witness looks once a second."""
 ENDED: Final = frozenset(("completed", "rejected", "failed", "cancelled", "terminated"))
@@ -316,7 +320,7 @@ class Excuses:
         if died is not None and former.began <= died <= again.began + LEASE_SLACK:
             return True
         if former.node in self._workers and any(
-            former.began <= at <= again.began for at in self._server_ends
+            former.began - SERVER_SLACK <= at <= again.began for at in self._server_ends
         ):
             return True
         return any(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,9 +22,25 @@ class Begun:
 
     def __init__(self) -> None:
         self.keys: list[str] = []
+        self.on_the_way: Callable[[], None] | None = None
+        """What happens before the code of the next one begins."""
 
-    def start(self, call: PendingCall, actor: CurrentActor, _: Any) -> None:
-        self.keys.append(f"{actor.id}/{call.attempt}")
+    def start(
+        self,
+        call: PendingCall,
+        actor: CurrentActor,
+        _: Any,
+        *,
+        still: Callable[[], bool],
+        not_begun: Callable[[], None],
+    ) -> None:
+        if self.on_the_way is not None:
+            self.on_the_way, frozen = None, self.on_the_way
+            frozen()
+        if still():
+            self.keys.append(f"{actor.id}/{call.attempt}")
+        else:
+            not_begun()
 
     def cancel(self, key: str) -> None:
         """Nothing runs."""
@@ -62,3 +79,24 @@ async def test_an_attempt_that_waits_while_its_lease_ends_never_begins(lease_end
     begun = ["runs/2"] if lease_ends else ["backs-off/2", "runs/2", "waits/2"]
     assert sorted(made.step_runner.keys) == begun
     assert len(steps) == len(begun)
+
+
+@pytest.mark.parametrize("lease_ends", [True, False])
+async def test_an_attempt_that_is_frozen_on_its_way_begins_only_if_its_lease_still_lives(
+    lease_ends: bool,
+) -> None:
+    made, steps = services(), LocalSteps()
+
+    def frozen() -> None:
+        made.gate.shut("time stood still")
+        if lease_ends:
+            steps.lease_ended(made)
+
+    made.step_runner.on_the_way = frozen
+    steps.start(made, 0, actor("runs"), CALL, lambda run, done: None)
+    assert made.step_runner.keys == []
+    made.gate.open()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert made.step_runner.keys == ([] if lease_ends else ["runs/2"])
+    assert len(steps) == (0 if lease_ends else 1)
