@@ -44,6 +44,25 @@ def test_an_install_without_a_cluster_goes_through(file: Path) -> None:
     assert "sojourn signal" in done.stdout, "the notes say how to send the first signal"
 
 
+def test_the_notes_say_how_to_upgrade_and_what_an_uninstall_leaves() -> None:
+    words = (
+        "install",
+        RELEASE,
+        str(CHART),
+        "--dry-run=client",
+        "--values",
+        str(CLUSTER),
+        "--namespace",
+        NAMESPACE,
+    )
+    notes = helm(*words).stdout.partition("NOTES:")[2]
+    assert "--reset-then-reuse-values --set image.tag=NEW" in notes
+    for left in ("keys", "nats-auth", "nats-tls"):
+        assert f"secret/{RELEASE}-sojourn-{left}" in notes.partition("It leaves")[2]
+    assert "Back up secret/rel-sojourn-keys" in notes
+    assert "want three hosts" in notes
+
+
 @every_file
 def test_each_selector_takes_its_own_pods_and_no_others(file: Path) -> None:
     objects = render(file)
