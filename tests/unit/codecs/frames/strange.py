@@ -15,13 +15,19 @@ from typing import Any
 import driving
 from sojourn.codecs import frames
 
-SYNTAX = {(3, 11): "strange_finally", (3, 12): "strange_312", (3, 14): "strange_314", (3, 15): "strange_315"}
+MODULES = {
+    (3, 11): "strange_classes strange_sizes strange_finally",
+    (3, 12): "strange_312",
+    (3, 14): "strange_314",
+    (3, 15): "strange_315",
+}
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", SyntaxWarning)  # of 3.14, for what is tried here
-    for version, name in SYNTAX.items():
+    for version, names in MODULES.items():
         if sys.version_info >= version:
-            importlib.import_module(name)
+            for name in names.split():
+                importlib.import_module(name)
 PROGRAMS = importlib.import_module("strange_programs").PROGRAMS
 
 

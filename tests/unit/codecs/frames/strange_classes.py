@@ -1,0 +1,180 @@
+"""Classes that are made in a function and held across its awaits: strange programs, as `strange_programs`."""
+
+from __future__ import annotations
+
+import abc
+import enum
+import functools
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from frame_programs import tick
+from strange_programs import Log, program
+
+
+@program
+async def an_enum_of_a_function(log: Log) -> Any:
+    class Colour(enum.Enum):
+        RED = 1
+        BLUE = "b"
+
+        def shout(self) -> str:
+            return self.name.lower()
+
+    held = [Colour.RED, Colour.BLUE]
+    await tick("held")
+    same = held[0] is Colour.RED, Colour(1) is held[0], Colour["BLUE"] is held[1]
+    await tick("again")
+    return same, [each.shout() for each in held]
+
+
+@program
+async def an_exception_of_a_function(log: Log) -> Any:
+    class Oops(Exception):
+        def __init__(self, code: int) -> None:
+            self.code = code
+
+    try:
+        raise Oops(3)
+    except Oops as error:
+        await tick("handling")
+        try:
+            raise
+        except Oops as again:
+            return again.code, again is error, await tick("again")
+
+
+@program
+async def an_abstract_class_of_a_function(log: Log) -> Any:
+    class Abstract(abc.ABC):
+        @abc.abstractmethod
+        async def go(self) -> Any: ...
+
+        @property
+        def name(self) -> str:
+            return "named"
+
+        @staticmethod
+        def static() -> str:
+            return "static"
+
+        @classmethod
+        def of_class(cls) -> str:
+            return cls.__name__
+
+    class Concrete(Abstract):
+        shared: ClassVar[int] = 3
+
+        async def go(self) -> Any:
+            return await tick("go"), super().name, __class__.__name__, self.shared  # type: ignore[name-defined]
+
+    concrete = Concrete()
+    await tick("held")
+    gone = await concrete.go()
+    try:
+        Abstract()  # type: ignore[abstract]
+    except TypeError:
+        log.append("abstract")
+    return (
+        gone,
+        concrete.static(),
+        concrete.of_class(),
+        Concrete.__mro__[1] is Abstract,
+        isinstance(concrete, Abstract),
+    )
+
+
+@program
+async def a_metaclass_of_a_function(log: Log) -> Any:
+    class Meta(type):
+        def __new__(cls, name: str, bases: Any, space: Any, **options: Any) -> Any:
+            made: Any = super().__new__(cls, name, bases, space)
+            made.options = options
+            return made
+
+    class Made(metaclass=Meta, tag=5):
+        options: Any
+
+    made = Made()
+    await tick("held")
+    await tick("again")
+    return type(Made).__name__, Made.options, isinstance(made, Made)
+
+
+@program
+async def special_classes_of_a_function(log: Log) -> Any:
+    class Descriptor:
+        def __set_name__(self, owner: Any, name: str) -> None:
+            self.name = name
+
+        def __get__(self, instance: Any, owner: Any = None) -> Any:
+            return "got", self.name
+
+    class Slotted:
+        given = Descriptor()
+        __slots__ = ("__dict__", "x")
+
+    class Missing(dict[Any, Any]):
+        def __missing__(self, key: Any) -> Any:
+            return key * 2
+
+    class Rows(list[Any]):
+        def __init__(self, *values: Any) -> None:
+            super().__init__(*values)
+            self.tag = "tagged"
+
+    class Like(Protocol):
+        def method(self) -> int: ...
+
+    class Named(str):
+        pass
+
+    slotted: Any = Slotted()
+    slotted.x, slotted.y = 1, 2
+    rows, missing, named = Rows([1]), Missing(a=1), Named("named")
+    rows.append(rows)
+    await tick("held")
+    await tick(Like.__name__)
+    return (
+        slotted.given,
+        slotted.x,
+        slotted.y,
+        rows.tag,
+        rows[1] is rows,
+        missing["z"],
+        named,
+        type(named) is Named,
+    )
+
+
+@program
+async def a_generic_class_of_a_function(log: Log) -> Any:
+    T = TypeVar("T")
+
+    class Holding(Generic[T]):
+        def __init__(self, value: T) -> None:
+            self.value = value
+
+    held, of_text = Holding[int](3), Holding[str]
+    await tick("held")
+    await tick(T.__name__)
+    return held.value, of_text("a").value, of_text.__args__[0].__name__  # type: ignore[attr-defined]
+
+
+@program
+async def decorated_twice_in_a_function(log: Log) -> Any:
+    def decorate(function: Any) -> Any:
+        @functools.wraps(function)
+        async def wrapper(*args: Any, **options: Any) -> Any:
+            log.append("wrapper")
+            return await function(*args, **options), await tick("decorated")
+
+        wrapper.extra = [log]  # type: ignore[attr-defined]
+        return wrapper
+
+    @decorate
+    @decorate
+    async def work(x: int = 3) -> Any:
+        return x, await tick("work")
+
+    await tick("held")
+    return await work(), work.__name__, work.extra[0] is log, work.__wrapped__.__wrapped__.__name__
