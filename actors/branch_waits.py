@@ -19,6 +19,9 @@ from .scopes import TaskGroup
 if TYPE_CHECKING:
     from .drive import Driver
 
+_ALL: Final = frozenset(("all", "outcomes", "ended"))
+"""Modes of a wait that the good end of one task ends only if all have ended."""
+
 
 def fork(driver: Driver, branch: Branch, intention: i.Fork) -> None:
     """All or none: what is wrong with one awaitable is told before any other has begun. One that is there twice
@@ -62,6 +65,10 @@ def evaluate(driver: Driver, branch: Branch, just: Task[Any] | None) -> None:
         return
     if not isinstance(wait, i.WaitBranches):
         return
+    if just is not None and just._error is None and wait.mode in _ALL and not branch.must_cancel:
+        # Usually told by one of the two, so that the ends of n tasks do not cost n * n looks.
+        if wait.tasks and not (wait.tasks[0]._ended and wait.tasks[-1]._ended):
+            return
     if just is not None and not any(task is just for task in wait.tasks):
         return  # it was waited for once; this wait is another
     ended = [task for task in wait.tasks if task._ended]

@@ -10,6 +10,7 @@ doing. Mail and control take a turn each, and so does a result that is to be rec
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
 from sojourn.codecs.record import PendingCall, Record
@@ -36,10 +37,15 @@ def joins(record: Record, event: Event | LocalEvent) -> bool:
         case GoesOn():
             return all(wait.kind != "start" for wait in record.envelope.waits)
     if event.kind == "timer":
-        return any(
-            wait.timer == event.body.get("n") and wait.kind != "start" for wait in record.envelope.waits
-        )
+        return _ends_a_wait(record, event.body.get("n"))
     return event.kind in _KINDS
+
+
+def _ends_a_wait(record: Record, timer: object) -> bool:
+    """Whether a timer is that of a wait: it has the number of the wait's operation, by which the waits are in order."""
+    waits = record.envelope.waits
+    at = bisect_left(waits, timer, key=lambda wait: wait.op) if isinstance(timer, int) else len(waits)
+    return at < len(waits) and waits[at].timer == timer and waits[at].kind != "start"
 
 
 def still_due(draft: Draft, event: Event | LocalEvent, before: dict[int, PendingCall]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sojourn.actors.events import Decision, Event, Reply, Verdict
+from sojourn.actors.joining import AT_ONCE
 
 from .hot_cache import Hot
 from .mailbox import UNKNOWN_EVENTS, UNKNOWN_SECONDS, Mailbox
@@ -44,8 +45,10 @@ def verdicts(serving: Serving, hot: Hot, mailbox: Mailbox) -> Verdicts:
             case Verdict.CONSUME:
                 if decided.first is None:
                     decided.first = (item, decision)
-                else:
+                elif len(decided.more) < AT_ONCE:
                     decided.more.append(item)
+                else:
+                    break  # these are taken first; the others are looked at when that has changed the record
             case Verdict.CONSUMED:
                 decided.consumed.append(item)
             case Verdict.WAIT if item.homeless:
