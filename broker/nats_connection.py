@@ -198,9 +198,7 @@ class NatsConnection:
             for listener in self._listeners:
                 listener(up)
 
-    def send(
-        self, operation: str, subject: str, payload: bytes, headers: Mapping[str, str] | None
-    ) -> None:
+    def send(self, operation: str, subject: str, payload: bytes, headers: Mapping[str, str] | None) -> None:
         """Publish without an answer. Raises `OutcomeUnknown`, `Refused` (too large), `BrokerClosed`."""
         self.requests.send(operation, subject, payload, headers)
 

@@ -212,18 +212,14 @@ class Requests:
         self.sent += 1
         self._write(waiting.subject, f" {self._prefix}{number}", payload, headers)
 
-    def send(
-        self, operation: str, subject: str, payload: bytes, headers: Mapping[str, str] | None
-    ) -> None:
+    def send(self, operation: str, subject: str, payload: bytes, headers: Mapping[str, str] | None) -> None:
         """Publish without an answer, in order with the requests. Raises `OutcomeUnknown`, `Refused` (too large),
         `BrokerClosed`.
         """
         self._check(operation, subject)
         self._write(subject, "", payload, headers)
 
-    def _write(
-        self, subject: str, reply: str, payload: bytes, headers: Mapping[str, str] | None
-    ) -> None:
+    def _write(self, subject: str, reply: str, payload: bytes, headers: Mapping[str, str] | None) -> None:
         """Have it written in the next turn of the loop, with all that is written until then."""
         client, block = self._client, header_block(headers) if headers else b""
         size = len(block) + len(payload)
