@@ -65,10 +65,8 @@ def evaluate(driver: Driver, branch: Branch, just: Task[Any] | None) -> None:
         return
     if not isinstance(wait, i.WaitBranches):
         return
-    if just is not None and just._error is None and wait.mode in _ALL and not branch.must_cancel:
-        # Usually told by one of the two, so that the ends of n tasks do not cost n * n looks.
-        if wait.tasks and not (wait.tasks[0]._ended and wait.tasks[-1]._ended):
-            return
+    if just is not None and _leaves_others(wait, just) and not branch.must_cancel:
+        return
     if just is not None and not any(task is just for task in wait.tasks):
         return  # it was waited for once; this wait is another
     ended = [task for task in wait.tasks if task._ended]
@@ -95,6 +93,16 @@ def evaluate(driver: Driver, branch: Branch, just: Task[Any] | None) -> None:
             driver.over(branch, None)
         case "race" if ended:
             _race(driver, branch, wait, ended[0], over)
+
+
+def _leaves_others(wait: i.WaitBranches, just: Task[Any]) -> bool:
+    """Whether a wait for all surely goes on: usually told by two of them, so that the ends of n tasks do not cost n * n looks."""
+    return (
+        just._error is None
+        and wait.mode in _ALL
+        and bool(wait.tasks)
+        and not (wait.tasks[0]._ended and wait.tasks[-1]._ended)
+    )
 
 
 def _race(driver: Driver, branch: Branch, wait: i.WaitBranches, first: Task[Any], over: bool) -> None:
