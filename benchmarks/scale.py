@@ -114,12 +114,12 @@ class Scale:
         return nodes, cpu_seconds(self.server.pid or 0), own.user + own.system, machine_seconds()
 
     def disk(self) -> int:
-        return sum(
-            (Path(folder) / name).stat().st_blocks * 512
-            for folder, _, names in os.walk(self.place / "jetstream")
-            for name in names
-            if (Path(folder) / name).exists()
-        )
+        total = 0
+        for folder, _, names in os.walk(self.place / "jetstream"):
+            for name in names:
+                with suppress(FileNotFoundError):  # the server is at work
+                    total += (Path(folder) / name).stat().st_blocks * 512
+        return total
 
 
 @asynccontextmanager
