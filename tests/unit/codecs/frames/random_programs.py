@@ -40,7 +40,7 @@ _ERRORS = (
 class Writer:
     """Writes one module. `kind` of the function under way: async, generator, or async generator."""
 
-    def __init__(self, choose: Choose, size: int = 12) -> None:
+    def __init__(self, choose: Choose, size: int = 14) -> None:
         self.choose = choose
         self.size = size
         self.lines: list[str] = []
@@ -412,9 +412,9 @@ class Batch:
         return _PRELUDE + self.helpers + self.programs[number]
 
 
-PROGRAMS = 8
+PROGRAMS = 6
 """In a batch."""
-_CHOICES = 3400
+_CHOICES = 5600
 
 
 def written(choices: bytes) -> Batch:
