@@ -24,7 +24,9 @@ STATE: Final = 1
 """Version of what a `MapRun` stores of itself."""
 
 
-def map(step: Callable[[T], StepCall[R]], items: Iterable[T], *, limit: int = LIMIT) -> Awaitable[list[R]]:  # as the builtin, for steps
+def map(
+    step: Callable[[T], StepCall[R]], items: Iterable[T], *, limit: int = LIMIT
+) -> Awaitable[list[R]]:  # as the builtin, for steps
     """Run a step for every item, at most `limit` at a time; the results in the order of the items.
 
     `step` is a step of one argument, or one with options: `await map(charge.options(timeout="5s"), orders, limit=10)`. When one
