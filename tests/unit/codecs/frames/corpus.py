@@ -143,21 +143,23 @@ class _Run:
     def __init__(self, seed: int, until: float, stop: int = 0) -> None:
         self.seed, self.until, self.stop = seed, until, stop or sys.maxsize
         self.ran = self.suspensions = self.differed = self.batches = 0
+        self.left = 0
+        """Programs of the present chunk that are still wanted."""
 
     @property
     def over(self) -> bool:
         return time.perf_counter() >= self.until or self.differed >= self.stop
 
-    def take(self, chunk: int, limit: int, batch: Batch) -> None:
+    def take(self, chunk: int, batch: Batch) -> None:
         if self.over:
             return
         self.batches += 1
         if self.batches % _FORGET == 0:
             _forget()
         for number, error, suspensions in differing(batch):
-            if limit <= 0:
+            if self.left <= 0:
                 break
-            limit -= 1
+            self.left -= 1
             self.ran += 1
             self.suspensions += suspensions
             if error is not None:
@@ -177,7 +179,8 @@ def run(
     for chunk in chunks or range(math.ceil(programs / CHUNK)):
         wanted = min(CHUNK, programs - chunk * CHUNK)
         if wanted > 0 and not counts.over:
-            each_batch(seed, chunk, partial(counts.take, chunk, wanted), wanted)
+            counts.left = wanted
+            each_batch(seed, chunk, partial(counts.take, chunk), wanted)
     return Findings(counts.ran, counts.suspensions, counts.differed)
 
 
