@@ -27,6 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
+from zlib import crc32
 
 from sojourn.actors.current import CurrentActor
 from sojourn.actors.events import StepDone
@@ -94,6 +95,18 @@ def wanted(task: Task, run: str, queued: Sequence[QueuedCall]) -> Wanted:
         if call.op == task.op:
             return Wanted.YES if call.attempt == task.attempt else Wanted.OVERTAKEN
     return Wanted.NO
+
+
+def back_delay(worker: str, seq: int, deliveries: int) -> float:
+    """Seconds after which a task comes again that this worker gives back.
+
+    Each delay has a share of its own (a quarter to the whole) that follows from worker, task and delivery: the broker serves free places in
+    the order in which they asked, so two tasks that came again together met the two wrong workers each time, for as long as they
+    lived (tried).
+    """
+    first, most = BACK_SECONDS
+    share = 0.25 + 0.75 * (crc32(f"{worker}/{seq}/{deliveries}".encode()) / 2**32)
+    return min(most, first * 2 ** min(deliveries - 1, 10)) * share
 
 
 class TaskRun:
@@ -214,10 +227,9 @@ class TaskRun:
 
     async def _leave_to_others(self, why: str) -> str:
         """Give the task back, for workers of another version; again and again until its attempt times out."""
-        first, most = BACK_SECONDS
-        delay = min(most, first * 2 ** min(self._delivery.deliveries - 1, 10))
+        delay = back_delay(self._services.worker, self._delivery.message.seq, self._delivery.deliveries)
         _LOG.warning(
-            "a task in queue %s %s; it is left to other workers and comes again in %g s (delivery %d)",
+            "a task in queue %s %s; it is left to other workers and comes again in %.1f s (delivery %d)",
             self._queue,
             why,
             delay,
