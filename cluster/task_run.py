@@ -106,7 +106,7 @@ def back_delay(worker: str, seq: int, deliveries: int) -> float:
     """
     first, most = BACK_SECONDS
     share = 0.25 + 0.75 * (crc32(f"{worker}/{seq}/{deliveries}".encode()) / 2**32)
-    return min(most, first * 2 ** min(deliveries - 1, 10)) * share
+    return min(most, first * 2.0 ** min(deliveries - 1, 10)) * share
 
 
 class TaskRun:
