@@ -14,7 +14,7 @@ no commit.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Generator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .mapping import MapRun
     from .scopes import Semaphore, TaskGroup
     from .scopes import timeout as TimeoutScope  # noqa: N812  # the public name is lower case, as asyncio's
+    from .verbs import Child
 
 PROTOCOL = 1
 """Version of the set of intentions."""
@@ -183,6 +184,8 @@ class Join(Intention):
 
     kind: ClassVar[str] = "join"
     child: str
+    keeper: Child[Any] | None = field(default=None, compare=False, repr=False)
+    """Where the result stays when the record gives it away."""
 
 
 @dataclass(frozen=True, slots=True)

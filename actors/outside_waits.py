@@ -25,9 +25,6 @@ from .outcomes import child_error
 if TYPE_CHECKING:
     from .drive import Driver
 
-KEPT_RESULT: Final = 256
-"""Bytes of a child's result up to which it can be awaited a second time; a parent's record would else grow with all of them."""
-
 
 def _timed(
     driver: Driver, branch: Branch, intention: i.Intention, kind: Any, until: float | None, **facts: Any
@@ -119,18 +116,21 @@ def join(driver: Driver, branch: Branch, intention: i.Join) -> None:
     if child.status == "ended":
         if child.joined and child.outcome is None:
             raise RuntimeError(
-                f"the result of child {child.id} was taken before, and a large one is not kept; keep what `await` returned"
+                f"another object of child {child.id} has its result: await the one that spawn() returned"
             )
-        joined(driver, branch, child)
+        joined(driver, branch, child, intention)
     else:
         driver.begin(branch, intention, "join", name=child.id)
 
 
-def joined(driver: Driver, branch: Branch, child: ChildRecord) -> None:
-    """Give a branch the outcome of the child it joins. From then on the frame has it, and the record keeps no large one."""
+def joined(driver: Driver, branch: Branch, child: ChildRecord, intention: i.Join) -> None:
+    """Give a branch the outcome of the child it joins. From then on the frame has its result, and the record has not."""
+    if intention.keeper is not None and intention.keeper.taken is not None:  # by another branch, just now
+        driver.resume(branch, intention.keeper.taken[0])
+        return
     outcome = child.outcome or Outcome("terminated")
-    driver.draft.set_child(msgspec.structs.replace(child, joined=True, outcome=_kept(outcome)))
     if outcome.kind != "value":
+        driver.draft.set_child(msgspec.structs.replace(child, joined=True, outcome=_brief(outcome)))
         driver.fail(branch, child_error(child))
         return
     try:
@@ -138,14 +138,15 @@ def joined(driver: Driver, branch: Branch, child: ChildRecord) -> None:
         value = workflow.signature.decode_result(bytes(outcome.value))
     except (PayloadError, NoSuchWorkflow) as wrong:  # the child ended under another version of the code
         driver.fail(branch, wrong)
-    else:
-        driver.resume(branch, value)
+        return
+    if intention.keeper is not None:
+        intention.keeper.keep(value)
+        driver.draft.set_child(msgspec.structs.replace(child, joined=True, outcome=None))
+    driver.resume(branch, value)
 
 
-def _kept(outcome: Outcome) -> Outcome | None:
-    """What the record keeps of an outcome that was given to the code."""
-    if len(bytes(outcome.value)) > KEPT_RESULT:
-        return None
+def _brief(outcome: Outcome) -> Outcome:
+    """What the record keeps of an error that was raised in the code: it is raised again when the child is awaited again."""
     if outcome.error is not None and outcome.error.traceback:
         return msgspec.structs.replace(outcome, error=msgspec.structs.replace(outcome.error, traceback=""))
     return outcome

@@ -372,8 +372,8 @@ def _child_over(turn: TurnInProgress, child: Child) -> None:
             continue
         branch = turn.running.waiting(op)
         draft.settle(op)
-        if branch is not None:
-            joined(turn.running, branch, child)
+        if branch is not None and isinstance(branch.intention, i.Join):
+            joined(turn.running, branch, child, branch.intention)
     if draft.ending is not None and not children_awaited(draft):
         left = bool(turn.driver.branches.table) if turn.driver is not None else bool(draft.frame)
         settle_end(draft, left, turn.grace)

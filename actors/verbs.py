@@ -121,16 +121,25 @@ def spawn(
 
 
 class Child(Generic[R]):
-    """A child workflow. Await it for its result; it raises what the child raised (`Rejected`, `ChildFailed`, ...)."""
+    """A child workflow. Await it for its result; it raises what the child raised (`Rejected`, `ChildFailed`, ...).
 
-    __slots__ = ("id", "workflow")
+    As an asyncio task it keeps a result that was taken, for as long as the code keeps the child.
+    """
 
-    def __init__(self, id: str, workflow: str) -> None:
+    __slots__ = ("id", "taken", "workflow")
+
+    def __init__(self, id: str, workflow: str, taken: tuple[R] | None = None) -> None:
         self.id = id
         self.workflow = workflow
+        self.taken = taken
+        """The result, once the code has it."""
 
     def __await__(self) -> Generator[Any, Any, R]:
-        return Join(self.id).__await__()
+        return Join(self.id, self).__await__() if self.taken is None else _at_once(self.taken[0])
+
+    def keep(self, result: R) -> None:
+        """The result is given to the code, and the record keeps it no longer."""
+        self.taken = (result,)
 
     def cancel(self, reason: str = "") -> Awaitable[None]:
         """Ask the child to end; its cleanup runs. Returns once the request is committed."""
@@ -150,7 +159,17 @@ class Child(Generic[R]):
         return hash(self.id)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Child, (self.id, self.workflow)
+        # As state, since a result may hold the child itself.
+        return Child, (self.id, self.workflow), self.taken
+
+    def __setstate__(self, taken: tuple[R]) -> None:
+        self.taken = taken
+
+
+def _at_once(value: R) -> Generator[Any, Any, R]:
+    """A wait that is over; never suspended, so never in a pin."""
+    return value
+    yield
 
 
 @overload

@@ -214,7 +214,7 @@ class Child(msgspec.Struct, frozen=True, omit_defaults=True):
     status: Literal["starting", "running", "cancelling", "ended"] = "starting"
     outcome: Outcome | None = None
     joined: bool = False
-    """Its outcome was given to the code; a large one is not kept then."""
+    """Its outcome was given to the code, which has the result from then on."""
 
 
 class Parent(msgspec.Struct, frozen=True):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import pytest
 from engine_kit import Actor
 from sojourn.actors.outcomes import of_exception, of_value
 from sojourn.actors.registry import Registry
-from sojourn.actors.verbs import sleep, spawn
+from sojourn.actors.verbs import gather, sleep, spawn
 from sojourn.actors.workflow import workflow
 from sojourn.codecs.record import Child
 
@@ -23,12 +25,26 @@ async def twice() -> str:
     child = await spawn(worker(), id="c")
     first = await child
     await sleep(10)
+    return f"again {await child is first}"
+
+
+@workflow(registry=R)
+async def shared() -> str:
+    child = await spawn(worker(), id="c")
+    first, second = await gather(child, child)
+    await sleep(10)
+    return f"{first is second} {await child is first}"
+
+
+@workflow(registry=R)
+async def copied() -> str:
+    child = await spawn(worker(), id="c")
+    other = copy(child)
+    await child
     try:
-        return f"again {await child == first}"
-    except RuntimeError as gone:
-        return str(gone)
-    except Exception as error:
-        return f"again {type(error).__name__}"
+        return await other
+    except RuntimeError as error:
+        return str(error)
 
 
 @workflow(registry=R)
@@ -54,25 +70,30 @@ def kept(actor: Actor) -> Child:
     return child
 
 
-def test_a_small_result_can_be_awaited_a_second_time(parked: bool) -> None:
+@pytest.mark.parametrize("length", [3, 5_000])
+def test_a_result_leaves_the_record_and_stays_with_the_child_in_the_frame(parked: bool, length: int) -> None:
     actor = Actor(worker, twice, parked=parked)
     actor.start(twice)
-    actor.child_done("c", of_value(b'"short"'))
+    actor.child_done("c", of_value(b'"%s"' % (b"x" * length)))
     assert kept(actor).joined
+    assert kept(actor).outcome is None
     actor.fire()
     assert actor.result == "again True"
 
 
-def test_a_large_result_leaves_the_record_with_the_commit_that_gives_it_to_the_code(parked: bool) -> None:
-    actor = Actor(worker, twice, parked=parked)
-    actor.start(twice)
-    actor.child_done("c", of_value(b'"%s"' % (b"x" * 5_000)))
-    assert kept(actor).joined
-    assert kept(actor).outcome is None
+def test_branches_that_wait_for_one_child_share_its_result(parked: bool) -> None:
+    actor = Actor(worker, shared, parked=parked)
+    actor.start(shared)
+    actor.child_done("c", of_value(b'"%s"' % (b"x" * 400)))
     actor.fire()
-    assert actor.result == (
-        "the result of child c was taken before, and a large one is not kept; keep what `await` returned"
-    )
+    assert actor.result == "True True"
+
+
+def test_a_copy_of_a_child_has_no_result_that_another_took() -> None:
+    actor = Actor(worker, copied)
+    actor.start(copied)
+    actor.child_done("c", of_value(b'"x"'))
+    assert actor.result == "another object of child c has its result: await the one that spawn() returned"
 
 
 def test_a_result_that_nobody_has_taken_stays() -> None:
