@@ -118,15 +118,13 @@ class Echo:
         consumer: str,
         on_message: Callable[[Delivery], None],
         on_lost: Callable[[str], None],
-        *,
-        batch: int = 500,
-        shared: bool = False,
+        **options: Any,
     ) -> Pull:
         def remember(delivery: Delivery) -> None:
             self.deliveries.append(lambda: on_message(delivery))
             on_message(delivery)
 
-        return await self._broker.pull(stream, consumer, remember, on_lost, batch=batch, shared=shared)
+        return await self._broker.pull(stream, consumer, remember, on_lost, **options)
 
 
 async def test_a_message_that_is_gone_is_no_event_when_it_comes_out_of_a_buffer(
