@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import gc
 import logging
 import os
 import secrets
@@ -40,6 +39,7 @@ from sojourn.codecs.keyring import Keyring
 
 from . import deployment as deployments
 from .faults import fault_from
+from .garbage import settle
 from .gate import Gate
 from .guard import Guard
 from .health import HealthServer, Verdict
@@ -56,8 +56,6 @@ from .steps_loop import StepsLoop
 from .versions import Versions, first_is_current
 
 DRAIN_SECONDS: Final = 30.0
-COLLECT_AT: Final = (10_000, 20, 20)
-"""Thresholds of the garbage collector in a node's process; CPython's own are (700, 10, 10)."""
 
 
 class OtherApp(SojournError):
@@ -352,11 +350,7 @@ def run_node(options: NodeOptions) -> int:
 
     Call it in the main thread. Raises `SojournError` when the node cannot start or cannot go on.
     """
-    # What is loaded by now stays: the collector need not walk it again and again. And what commits leave behind is
-    # mostly freed without it; at its default threshold it took a tenth of a busy node's time.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*COLLECT_AT)
+    settle()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(_run_with_signals(options, runner.get_loop()))
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sojourn.broker.clock import BrokerClock
 from sojourn.broker.errors import BrokerError
 
+from .garbage import Garbage
 from .gate import Gate
 from .lease import Vitals
 from .marks import MARK_SECONDS
@@ -27,6 +28,8 @@ TICK_SECONDS: Final = 0.25
 MEASURE_SECONDS: Final = 5.0
 """Between two sums over all partitions for the gauges."""
 CLOCK_SECONDS: Final = 60.0
+COLLECT_SECONDS: Final = 1.0
+"""Between two looks at how much is allocated."""
 
 
 class Pulse:
@@ -67,6 +70,7 @@ class Pulse:
             ("measure", self._keep_measuring()),
             ("marks", self._keep_marking()),
             ("clock", self._keep_time()),
+            ("garbage", self._keep_clean()),
         )
 
     async def _keep_ticking(self) -> None:
@@ -84,6 +88,12 @@ class Pulse:
                 await self._measure()
             except Exception:  # figures are for people to look at: no mistake in them may end a node
                 _LOG.exception("the node's figures could not be gathered")
+
+    async def _keep_clean(self) -> None:
+        garbage = Garbage()
+        while True:
+            await asyncio.sleep(COLLECT_SECONDS)
+            garbage.collect()
 
     async def _measure(self) -> None:
         figures = []
