@@ -316,6 +316,11 @@ class _Turn:
             target, run, op = new["parent"]
             self.send("childdone", target, ch=new["run"], arg=(op, run))
 
+    def seal(self) -> None:
+        if not self.cfg.rules["seal_keeps_set"]:
+            self.cset = NONE
+        self.new["st"] = "S"
+
     def child_over(self, child: Child) -> None:
         self.kids[child.actor] = child._replace(state="e")
         if self.new["st"] == "E":
@@ -341,11 +346,15 @@ class _Turn:
         if rules["consumed"] == "cursor":
             streams = {o[0] for o in self.cset}
             self.cset = frozenset(max(o for o in self.cset if o[0] == s) for s in streams)
+        outbox = carried + tuple(self.out)
+        owes = outbox or self.new["parent"] is not None or facts.role == LANE
+        if self.new["st"] == "T" and not owes and rules["terminal_seals"]:
+            self.seal()
         return rec._replace(
             rev=rec.rev + 1,
             epoch=rec.epoch if facts.role == LANE else facts.epoch,
             lepoch=facts.epoch if facts.role == LANE else rec.lepoch,
-            outbox=carried + tuple(self.out),
+            outbox=outbox,
             cset=self.cset,
             lease=self.lease,
             seen=self.seen,
@@ -451,9 +460,7 @@ def _start(cfg: Config, a: int, rec: Rec, m: Msg, facts: Facts, t: _Turn) -> Rec
 def sealed(cfg: Config, a: int, rec: Rec, facts: Facts) -> Rec:
     """An actor without a parent, ended and flushed, is closed by its owner."""
     t = _Turn(cfg, a, rec, facts)
-    if not cfg.rules["seal_keeps_set"]:
-        t.cset = NONE
-    t.new["st"] = "S"
+    t.seal()
     return t.finish()
 
 

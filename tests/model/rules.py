@@ -48,6 +48,7 @@ RULES: dict[str, Any] = {
     # 4.3: dead letters
     "dead_check": "after",  # only if still stored, read after the record; "before": not looked at
     # 6: endings, children
+    "terminal_seals": True,  # a terminal commit that owes nothing, of an actor without a parent, is its seal
     "seal_message": True,  # the parent tells the child to seal
     "orphan_seal": True,  # a child-done that nobody waits for is answered with seal
     "seal_keeps_set": True,  # sealing keeps the unconfirmed consumed set

@@ -227,7 +227,7 @@ VARIANTS = (
     ),
     Variant("nobody tells the child to seal", {"seal_message": False}, "spawn", Budget(), quick=True),
     Variant("seal clears the consumed set", {"seal_keeps_set": False}, "mail", Budget(crash=1)),
-    Variant("last lease acknowledged before the seal", {"seal_before_ack": False}, "mail", Budget(crash=1)),
+    Variant("last lease acknowledged before the seal", {"seal_before_ack": False}, "timer2", Budget(crash=1)),
     Variant("release before the call runs", {"release_running": False}, "locals", Budget(move=1), quick=True),
     Variant("new runner not named", {"runner": "none"}, "locals", Budget(crash=1, move=1), eager=True),
     Variant("restart without a lease", {"restart_lease": False}, "restartchild", Budget(crash=1), quick=True),
