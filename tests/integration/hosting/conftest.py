@@ -28,6 +28,7 @@ from sojourn.broker.seam import ConsumerConfig, Publish
 from sojourn.broker.subjects import Subjects, Token, actor_id, channel_name
 from sojourn.broker.topology import Limits as StreamLimits
 from sojourn.broker.topology import Topology, apply
+from sojourn.cluster import slow_code
 from sojourn.cluster.gate import Gate
 from sojourn.cluster.hot_cache import HotCache
 from sojourn.cluster.metrics import Metrics
@@ -321,6 +322,12 @@ async def owners(
         owner.partition.drop()
         await owner.services.step_runner.close()
     await asyncio.sleep(0)
+
+
+@pytest.fixture
+def quick_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a busy machine makes of a workflow's code is no slow code (4.9), for tests that count commits."""
+    monkeypatch.setattr(slow_code, "SLOW_SECONDS", 3600.0)
 
 
 def completed(record: Record) -> object:

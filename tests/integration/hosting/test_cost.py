@@ -60,6 +60,7 @@ async def listen() -> int:
     return await word.receive()
 
 
+@pytest.mark.usefixtures("quick_code")
 async def test_a_local_step_costs_one_round_trip(owners: MakeOwner) -> None:
     owner = await owners(limits=Limits(transitions_per_second=100_000))
 

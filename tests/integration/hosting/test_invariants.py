@@ -20,7 +20,6 @@ from sojourn.broker.errors import WrongLastSequence
 from sojourn.broker.frames import FrameStore
 from sojourn.broker.seam import Publish
 from sojourn.broker.subjects import Token, actor_id, channel_name
-from sojourn.cluster import slow_code
 from sojourn.cluster.views import check
 from sojourn.codecs.record import Status
 from sojourn.codecs.seal import seal_record
@@ -159,11 +158,9 @@ async def test_i4_an_event_is_acknowledged_only_when_its_record_is_clean(owners:
     await other.until_messages("ctl", 0)
 
 
-async def test_i5_one_durable_write_for_each_local_step(
-    owners: MakeOwner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("quick_code")
+async def test_i5_one_durable_write_for_each_local_step(owners: MakeOwner) -> None:
     """Fails when a result is committed apart from the next suspension."""
-    monkeypatch.setattr(slow_code, "SLOW_SECONDS", 3600.0)  # what a busy machine makes of it is no slow code
     owner = await owners()
     await owner.start("i5", "steps", "i5", 50)
     record = await owner.until_ended("i5")
