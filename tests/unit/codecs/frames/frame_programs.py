@@ -978,3 +978,11 @@ def loop_note(log: Log, value: Any) -> None:
 async def number_generator(n: int) -> AsyncIterator[Any]:
     for i in range(n):
         yield i + await tick(i)
+
+
+async def a_nan_in_two_places(log: Log) -> tuple[bool, bool, bool]:
+    """Not one of the programs: it can tell that it was moved, by a float; not by what is an object for `pickle`."""
+    number, other = float("nan"), complex(0, float("nan"))
+    numbers, others = [number], [other]
+    await tick()
+    return number in numbers, other in others, numbers[0] != numbers[0]

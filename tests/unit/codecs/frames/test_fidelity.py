@@ -65,3 +65,10 @@ def test_a_restored_coroutine_stands_at_the_same_lines(name: str) -> None:
         return target, log
 
     driving.drive(frame_programs.PROGRAMS[name], same_place)
+
+
+def test_numbers_move_by_value_so_a_nan_in_two_places_is_two_afterwards() -> None:
+    stayed = driving.drive(frame_programs.a_nan_in_two_places, driving.straight)
+    moved = driving.drive(frame_programs.a_nan_in_two_places, driving.moved)
+    assert stayed[3] == (True, True, True)
+    assert moved[3] == (False, True, True)

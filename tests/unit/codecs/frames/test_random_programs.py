@@ -58,7 +58,9 @@ def test_a_program_that_can_tell_is_found_and_printed(
     )
     assert corpus.run(7, 1).differed == 1
     printed = capsys.readouterr().out
-    assert printed.startswith("main0, program 1 of this run, chunk 0 of seed 7: Differs: \n")
+    assert printed.startswith(
+        "chunk 0 of seed 7\nmain0, program 1 of this run, chunk 0 of seed 7: Differs: \n"
+    )
     assert "HELP = 1\n" + telling in printed
 
 
@@ -113,3 +115,26 @@ def test_a_corpus_whose_time_is_over_fails_and_says_so() -> None:
     done = _corpus("--programs", "20", "--seed", "11", "--seconds", "0")
     assert done.returncode == 1
     assert "the time was over: 20 of 20 programs were not run\n" in done.stdout
+
+
+_ENDS_THE_PROCESS = """\
+import faulthandler, resource, sys
+sys.path.insert(0, {folder!r})
+import corpus
+from random_programs import Batch
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+faulthandler.enable()
+corpus.each_batch = lambda seed, chunk, take, programs: take(Batch("", ("async def main0(log): {does}",)))
+corpus.run(7, 1, hanging=0.3)
+"""
+
+
+@pytest.mark.parametrize("does", ["import faulthandler; faulthandler._sigabrt()", "any(iter(int, 1))"])
+def test_a_program_that_crashes_or_hangs_the_process_is_named(does: str) -> None:
+    script = _ENDS_THE_PROCESS.format(folder=str(Path(corpus.__file__).parent), does=does)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode != 0
+    assert done.stdout == "chunk 0 of seed 7\n"
+    assert 'File "main0 of batch 1 of chunk 0 of seed 7", line' in done.stderr
