@@ -44,14 +44,17 @@ def arm(
     payload: bytes = b"",
     headers: Headers | None = None,
 ) -> Publish:
-    """The message that arms timer `n` for broker time `at` (Unix seconds); the same again replaces it.
+    """The message that arms timer `n` of a run for broker time `at` (Unix seconds), once.
 
-    A time in the past fires at the next quarter second.
+    A time in the past fires at the next quarter second. The message names itself: a copy that comes late, after a time-out
+    and another try, arms nothing, even if the timer has fired or is cancelled by then (tried: the wake-up has no such name;
+    the broker knows names for two minutes). Only nodes may publish here, so nobody else takes the name.
     """
     return Publish(
         subjects.timer(actor, run, n),
         payload,
         {**(headers or {}), RUN: run, NUMBER: str(n)},
+        msg_id=f"{actor}/{run}/{n}",
         schedule_at=at,
         schedule_target=subjects.wake(actor, TIMER_KIND),
     )

@@ -114,6 +114,7 @@ class NodeProcess:
 
     def _signal(self, which: signal.Signals) -> None:
         if self.running:
-            assert self._process is not None
+            # Not by the process object: that polls first, and takes the exit code of one that has just ended by itself from
+            # the loop's watcher, which then tells of 255.
             with suppress(ProcessLookupError):
-                self._process.send_signal(which)
+                os.kill(self.pid, which)

@@ -217,6 +217,28 @@ async def test_a_disarmed_timer_is_gone(broker: Broker, subjects: Subjects) -> N
     assert await broker.read_last(subjects.wake_stream, subjects.timer(ACTOR, RUN, 2)) is None
 
 
+@pytest.mark.parametrize("over", ["fired", "cancelled"])
+async def test_a_copy_of_an_arm_that_comes_late_arms_nothing(
+    broker: Broker, subjects: Subjects, collector: Collector, over: str
+) -> None:
+    p = subjects.partition_of(ACTOR)
+    await broker.create_consumer(subjects.wake_stream, ConsumerConfig("k", (subjects.wake_filter(p),)))
+    await broker.pull(subjects.wake_stream, "k", collector.on_message, collector.on_lost)
+    clock = BrokerClock(broker, subjects.wake_stream)
+    await clock.sync()
+    arm = timers.arm(subjects, ACTOR, RUN, 2, at=clock.now() + (0.2 if over == "fired" else 3600))
+    await broker.publish(arm)
+    if over == "fired":
+        await collector.count(1)
+    else:
+        await broker.publish(timers.disarm(subjects, ACTOR, RUN, 2))
+
+    late = await broker.publish(arm)
+
+    assert late.duplicate
+    assert await broker.read_last(subjects.wake_stream, subjects.timer(ACTOR, RUN, 2)) is None
+
+
 async def test_a_carrier_is_delivered_to_nobody(
     broker: Broker, subjects: Subjects, collector: Collector
 ) -> None:
