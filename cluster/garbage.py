@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Callable
 from typing import Final
 
 COLLECT_AT: Final = (10_000, 20, 20)
@@ -30,15 +31,17 @@ def settle() -> None:
 class Garbage:
     """Looks at what is allocated; see the module."""
 
-    def __init__(self) -> None:
-        self._least = sys.getallocatedblocks()
+    def __init__(self, blocks: Callable[[], int] = sys.getallocatedblocks) -> None:
+        """`blocks`: how many are allocated now."""
+        self._blocks = blocks
+        self._least = blocks()
 
     def collect(self) -> bool:
         """Collect if that is due, in tens of milliseconds; whether it was."""
-        blocks = sys.getallocatedblocks()
+        blocks = self._blocks()
         self._least = min(self._least, blocks)
         if blocks - self._least < max(GROWTH, self._least // 2):
             return False
         gc.collect()
-        self._least = sys.getallocatedblocks()
+        self._least = self._blocks()
         return True

@@ -10,9 +10,19 @@ import pytest
 from sojourn.cluster.garbage import GROWTH, Garbage
 
 
-class Node:
+class Cycle:
     def __init__(self) -> None:
-        self.own: Node = self
+        self.own = self
+
+
+class Allocated:
+    """As `sys.getallocatedblocks`, told what to say."""
+
+    def __init__(self, blocks: int) -> None:
+        self.blocks = blocks
+
+    def __call__(self) -> int:
+        return self.blocks
 
 
 @pytest.fixture(autouse=True)
@@ -23,29 +33,39 @@ def no_collector() -> Iterator[None]:
     gc.enable()
 
 
-def test_cycles_are_collected_once_they_are_many() -> None:
-    garbage = Garbage()
-    first = ref(Node())
+def test_cycles_are_collected_once_enough_is_allocated() -> None:
+    allocated = Allocated(1_000)
+    garbage = Garbage(allocated)
+    cycle = ref(Cycle())
+    allocated.blocks += GROWTH - 1
     assert not garbage.collect()
-    assert first() is not None
-    for _ in range(GROWTH):
-        Node()
+    assert cycle() is not None
+    allocated.blocks += 1
     assert garbage.collect()
-    assert first() is None
+    assert cycle() is None
 
 
-def test_what_lives_on_is_not_walked_again_until_as_much_has_come() -> None:
-    garbage = Garbage()
-    kept = [object() for _ in range(GROWTH)]
+def test_what_lives_on_is_not_walked_again_until_half_as_much_has_come() -> None:
+    allocated = Allocated(4 * GROWTH)
+    garbage = Garbage(allocated)
+    allocated.blocks += 2 * GROWTH - 1
+    assert not garbage.collect()
+    allocated.blocks += 1
     assert garbage.collect()
     assert not garbage.collect()
-    assert kept
 
 
 def test_what_was_freed_meanwhile_does_not_count() -> None:
-    kept = [object() for _ in range(2 * GROWTH)]
-    garbage = Garbage()
-    kept.clear()
+    allocated = Allocated(2 * GROWTH)
+    garbage = Garbage(allocated)
+    allocated.blocks = 1_000
     assert not garbage.collect()
-    kept.extend(object() for _ in range(GROWTH + 1_000))
+    allocated.blocks += GROWTH
     assert garbage.collect()
+
+
+def test_by_default_the_interpreter_says_what_is_allocated() -> None:
+    garbage = Garbage()
+    kept = [object() for _ in range(garbage._least + GROWTH)]
+    assert garbage.collect()
+    assert kept
