@@ -195,6 +195,7 @@ class Output:
         with console.capture() as captured:
             console.print(table)
         self.stdout.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+        self.stdout.flush()  # who reads the pipe of a command that goes on sees it now
 
     @contextmanager
     def counting(self, what: str) -> Iterator[Callable[[int], None]]:
