@@ -51,7 +51,7 @@ from .ownership import Member
 from .partition import Partition
 from .queues import Queues
 from .services import Fault, PartitionFactory
-from .signals import leaving
+from .signals import run_until_told
 from .steps_loop import StepsLoop
 from .versions import Versions, first_is_current
 
@@ -351,12 +351,4 @@ def run_node(options: NodeOptions) -> int:
     Call it in the main thread. Raises `SojournError` when the node cannot start or cannot go on.
     """
     settle()
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(_run_with_signals(options, runner.get_loop()))
-
-
-async def _run_with_signals(options: NodeOptions, loop: asyncio.AbstractEventLoop) -> int:
-    node = Node(options)
-    with leaving(loop, drain=node.drain, leave=node.leave, drain_seconds=options.drain_seconds) as code:
-        await node.run()
-    return code[0]
+    return run_until_told(lambda: Node(options), drain_seconds=options.drain_seconds)

@@ -237,8 +237,7 @@ class Partition:
 
         def receive(delivery: Delivery) -> None:
             if generation == self._generation and not self._serving.over:
-                # One of the three names, by construction of `consumers`.
-                origin = Origin(short, created, delivery.message.seq)  # type: ignore[arg-type]  # one of the three names
+                origin = Origin(short, created, delivery.message.seq)  # type: ignore[arg-type]  # `consumers` has the three names
                 self._receive(origin, delivery)
 
         return receive

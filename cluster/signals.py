@@ -14,12 +14,43 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Final
+from typing import Final, Protocol
+
+from .lives import new_event_loop
 
 LEAVE_SECONDS: Final = 15.0
 """Beyond the drain, how long closing everything may take before the process ends without it."""
 AT_ONCE_SECONDS: Final = 1.5
 """How long leaving at once may take."""
+
+
+class Leaves(Protocol):
+    """A node or a worker: runs until it is told to leave."""
+
+    def drain(self) -> None:
+        """Finish or hand over what runs, and end `run`."""
+
+    def leave(self) -> None:
+        """End `run` at once."""
+
+    async def run(self) -> None:
+        """Work until told to leave."""
+
+
+def run_until_told(make: Callable[[], Leaves], *, drain_seconds: float) -> int:
+    """Run what `make` makes, on a loop of its own, until a signal ends it; the exit code: 0 left in order, 128 + signal at once.
+
+    Call it in the main thread. Raises what `make` and `run` do.
+    """
+
+    async def run(loop: asyncio.AbstractEventLoop) -> int:
+        made = make()
+        with leaving(loop, drain=made.drain, leave=made.leave, drain_seconds=drain_seconds) as code:
+            await made.run()
+        return code[0]
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(run(runner.get_loop()))
 
 
 @contextmanager

@@ -45,7 +45,7 @@ from .lives import new_event_loop
 from .metrics import Metrics
 from .node import OtherApp
 from .services import Fault
-from .signals import leaving
+from .signals import run_until_told
 from .steps_loop import StepsLoop
 from .task_run import PROGRESS_SECONDS, TaskRun, TaskServices
 
@@ -374,12 +374,4 @@ def run_worker(options: WorkerOptions) -> int:
     Call it in the main thread. Raises `SojournError` when the worker cannot start.
     """
     gc.freeze()
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(_run_with_signals(options, runner.get_loop()))
-
-
-async def _run_with_signals(options: WorkerOptions, loop: asyncio.AbstractEventLoop) -> int:
-    worker = Worker(options)
-    with leaving(loop, drain=worker.drain, leave=worker.leave, drain_seconds=options.grace_seconds) as code:
-        await worker.run()
-    return code[0]
+    return run_until_told(lambda: Worker(options), drain_seconds=options.grace_seconds)

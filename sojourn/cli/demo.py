@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from .failures import Exit, report
+from .failures import Exit, told_in_words
 from .output import Output
 
 
@@ -36,14 +36,8 @@ def demo(workflows: int, seconds: int, as_json: bool) -> None:
 
     output = Output.standard(json=as_json)
     plan = Plan(onboardings=workflows, seconds=float(seconds))
-    try:
+    with told_in_words(output):
         verdict = asyncio.run(run(plan, console=Console(highlight=False, stderr=as_json)))
-    except (
-        BaseException
-    ) as error:  # every failure becomes an exit code and a sentence; defects keep their traceback
-        if isinstance(error, SystemExit | click.ClickException):
-            raise
-        sys.exit(report(error, output))
     if as_json:
         output.document({"figures": dict(verdict.rows), "problems": list(verdict.problems)})
     sys.exit(Exit.FAILED if verdict.problems else Exit.DONE)

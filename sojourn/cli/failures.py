@@ -6,12 +6,15 @@ Sojourn: its traceback is shown.
 
 from __future__ import annotations
 
+import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+import click
 from rich.text import Text
 
 from sojourn.codecs.errors import SojournError
@@ -177,3 +180,16 @@ def _as_json(error: BaseException, failure: Failure) -> str:
     if isinstance(facts, Mapping):
         document["facts"] = dict(facts)
     return orjson.dumps(document, default=str).decode() + "\n"
+
+
+@contextmanager
+def told_in_words(output: Output) -> Iterator[None]:
+    """End the process with the exit code of a failure, which is reported; what click says itself goes on."""
+    try:
+        yield
+    except (SystemExit, click.ClickException):
+        raise
+    except (
+        BaseException
+    ) as error:  # every failure becomes an exit code and a sentence; defects keep their traceback
+        sys.exit(report(error, output))

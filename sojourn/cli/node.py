@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 import click
 
 from .app_code import importable, load
 from .connection import Connection, connection_options
-from .failures import report
+from .failures import told_in_words
 from .keys import key_option, keyring
 from .logs import log_to_stderr
 from .output import Output
+from .process import process_options
 from .values import DurationValue
-
-LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 @click.command()
@@ -35,20 +34,13 @@ LEVELS: Final = ("debug", "info", "warning", "error")
     "--drain", type=DurationValue(), default="30s", show_default=True, help="How long SIGTERM may take."
 )
 @click.option(
-    "--health-host", default="127.0.0.1", show_default=True, help="Address of /livez, /readyz, /metrics."
-)
-@click.option(
-    "--health-port", type=click.IntRange(0, 65_535), default=0, help="Their port.  [default: a free one]"
-)
-@click.option("--no-health", is_flag=True, help="Serve no health pages.")
-@click.option(
     "--steps",
     type=click.Choice(("thread", "inline")),
     default="thread",
     show_default=True,
     help="Where async steps run: on a loop of their own, or on the engine's (less CPU; a step that blocks blocks the node).",
 )
-@click.option("--log", "level", type=click.Choice(LEVELS), default="info", show_default=True)
+@process_options
 @connection_options
 def node(
     connection: Connection,
@@ -69,7 +61,7 @@ def node(
     SIGTERM drains: what runs is finished or handed over, nothing is cancelled, no step is repeated. A second one leaves at once.
     """
     log_to_stderr(level)
-    try:
+    with told_in_words(Output.standard(json=False)):
         from sojourn.cluster.node import NodeOptions, run_node
 
         keys = keyring(key_file, connection)
@@ -89,10 +81,4 @@ def node(
             steps=steps,
         )
         code = run_node(options)
-    except (
-        BaseException
-    ) as error:  # every failure becomes an exit code and a sentence; defects keep their traceback
-        if isinstance(error, SystemExit | click.ClickException):
-            raise
-        sys.exit(report(error, Output.standard(json=False)))
     sys.exit(code)

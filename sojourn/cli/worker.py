@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import Final
 
 import click
 
 from .app_code import importable, load
 from .connection import Connection, connection_options
-from .failures import report
+from .failures import told_in_words
 from .logs import log_to_stderr
 from .output import Output
+from .process import process_options
 from .values import DurationValue
-
-LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 @click.command()
@@ -41,14 +39,7 @@ LEVELS: Final = ("debug", "info", "warning", "error")
     show_default=True,
     help="How long running steps may go on after SIGTERM.",
 )
-@click.option(
-    "--health-host", default="127.0.0.1", show_default=True, help="Address of /livez, /readyz, /metrics."
-)
-@click.option(
-    "--health-port", type=click.IntRange(0, 65_535), default=0, help="Their port.  [default: a free one]"
-)
-@click.option("--no-health", is_flag=True, help="Serve no health pages.")
-@click.option("--log", "level", type=click.Choice(LEVELS), default="info", show_default=True)
+@process_options
 @connection_options
 def worker(
     connection: Connection,
@@ -68,7 +59,7 @@ def worker(
     second one leaves at once.
     """
     log_to_stderr(level)
-    try:
+    with told_in_words(Output.standard(json=False)):
         from sojourn.cluster.worker import WorkerOptions, run_worker
 
         name = importable(app)
@@ -86,10 +77,4 @@ def worker(
             health_port=None if no_health else health_port,
         )
         code = run_worker(options)
-    except (
-        BaseException
-    ) as error:  # every failure becomes an exit code and a sentence; defects keep their traceback
-        if isinstance(error, SystemExit | click.ClickException):
-            raise
-        sys.exit(report(error, Output.standard(json=False)))
     sys.exit(code)
