@@ -76,15 +76,19 @@ def blocking_effect(name: str, seconds: float = 0.0) -> str:
     return name
 
 
-@step(retry=Retry(attempts=4, backoff="100ms..500ms"))
-async def fails_first(name: str, failures: int) -> int:
-    """Fails so many attempts, then returns the attempt that did not."""
+def _fail_first(name: str, failures: int) -> int:
     attempt = current.step.attempt
     note("begin", current.step.key, name, attempt)
     if attempt <= failures:
         raise RuntimeError(f"attempt {attempt}")
     note("end", current.step.key, name, attempt)
     return attempt
+
+
+@step(retry=Retry(attempts=4, backoff="100ms..500ms"))
+async def fails_first(name: str, failures: int) -> int:
+    """Fails so many attempts, then returns the attempt that did not."""
+    return _fail_first(name, failures)
 
 
 @workflow
@@ -110,12 +114,7 @@ async def at_worker(name: str, seconds: float = 0.0) -> str:
 @step(queue="chaos", retry=Retry(attempts=4, backoff="100ms..500ms"))
 def fails_first_at_worker(name: str, failures: int) -> int:
     """As `fails_first`, in a thread of a worker."""
-    attempt = current.step.attempt
-    note("begin", current.step.key, name, attempt)
-    if attempt <= failures:
-        raise RuntimeError(f"attempt {attempt}")
-    note("end", current.step.key, name, attempt)
-    return attempt
+    return _fail_first(name, failures)
 
 
 @workflow
