@@ -265,12 +265,20 @@ async def test_a_lane_node_that_was_frozen_finds_the_later_epoch_and_commits_not
     gate = Gate()
     gate.extend(float("inf"))
     gate.open()
-    owner, frozen = await sides.owner(), await sides.lane(gate=gate)
+    freezes, frozen_there = False, asyncio.Event()
+
+    def freeze(point: str, about: str = "") -> None:
+        if freezes and point == "before_user_commit":
+            gate.shut("frozen")
+            frozen_there.set()
+
+    owner, frozen = await sides.owner(), await sides.lane(gate=gate, fault=freeze)
     await owner.start("a", "takes", 3)
     await owner.signal("a", "note", 0)
     await owner.until("a", lambda record: record.index.resumes == 2)
-    gate.shut("frozen")
+    freezes = True
     await owner.signal("a", "note", 1)
+    await frozen_there.wait()  # it has taken the mail, and is about to commit that
     await owner.until_messages("mail", 0)
     await frozen.stop_hearing()
     later = await sides.lane(taken_over=True)
