@@ -56,8 +56,12 @@ AGAIN_SECONDS: Final = (0.2, 5.0)
 """Pauses between attempts to reach the broker."""
 ACK_ATTEMPTS: Final = 8
 """Of one acknowledgement; meanwhile the task stays in progress."""
-BACK_SECONDS: Final = (1.0, 30.0)
-"""Delays of a task that is left for other workers: doubled each time it comes, up to the second."""
+BACK_SECONDS: Final = (0.05, 30.0)
+"""First and longest delay of a task that is left for other workers."""
+BACK_GROWTH: Final = 1.25
+"""Factor from one delay to the next: while a tenth of the workers is new (a ramp), a task that only they can run meets ten others first."""
+TELL_FROM: Final = 8
+"""Deliveries from which a task that is left to others is a warning in the log; fewer are usual while two versions run."""
 _LOG = logging.getLogger("sojourn.worker")
 
 
@@ -106,7 +110,7 @@ def back_delay(worker: str, seq: int, deliveries: int) -> float:
     """
     first, most = BACK_SECONDS
     share = 0.25 + 0.75 * (crc32(f"{worker}/{seq}/{deliveries}".encode()) / 2**32)
-    return min(most, first * 2.0 ** min(deliveries - 1, 10)) * share
+    return min(most, first * BACK_GROWTH ** min(deliveries - 1, 64)) * share
 
 
 class TaskRun:
@@ -228,7 +232,8 @@ class TaskRun:
     async def _leave_to_others(self, why: str) -> str:
         """Give the task back, for workers of another version; again and again until its attempt times out."""
         delay = back_delay(self._services.worker, self._delivery.message.seq, self._delivery.deliveries)
-        _LOG.warning(
+        _LOG.log(
+            logging.WARNING if self._delivery.deliveries >= TELL_FROM else logging.INFO,
             "a task in queue %s %s; it is left to other workers and comes again in %.1f s (delivery %d)",
             self._queue,
             why,

@@ -56,7 +56,7 @@ VALUES: Mapping[str, Any] = {
     "node": {"replicas": 2, "drainSeconds": 20, "logLevel": "warning"},
     "nats": {"mode": "single", "syncAlways": False, "storage": {"size": "8Gi"}},
     "workers": [{"queue": "chaos", "concurrency": 4, "drainSeconds": 10}],
-    "promote": {"timeoutSeconds": 40},
+    "promote": {"timeoutSeconds": 120},
     "janitor": {"minimumAgeMinutes": 0},
 }
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from release_kit import Release, put_users
 from sojourn.actors.client import Client
+from sojourn.actors.errors import ResultTimeout
 from sojourn.broker.errors import BrokerError
 from sojourn.broker.frames import FrameStore
 from sojourn.broker.roles import Role
@@ -72,7 +73,11 @@ class Witnessed:
     async def paid(self, orders: list[Promise], version: str) -> None:
         """All of these end, under the version's code from the first line to the last."""
         for one in orders:
-            one.told = "completed", await self.client.handle(one.actor).result(timeout=90)
+            try:
+                one.told = "completed", await self.client.handle(one.actor).result(timeout=90)
+            except ResultTimeout as late:
+                late.add_note(str(await self.release.sojourn("reader", "describe", one.actor)))
+                raise
             assert one.told[1] == {"began": version, "ended": version, "total": one.args[0] + 100}
 
     async def settle(self) -> list[str]:
