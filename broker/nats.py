@@ -9,6 +9,7 @@ reconnect, when its sender has long given up.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -45,8 +46,14 @@ from sojourn.broker.seam import (
     Subscription,
 )
 
-SCAN_BATCH = 256
-SCAN_BYTES = 4 * 1024 * 1024
+SCAN_BATCH = 8_192
+"""Messages asked for at once in a scan. After each batch the server counts what is left, which takes it 75 ms with a million records
+(nats-server 2.15), and holds up writers meanwhile: in batches of 256 a census of a million took five minutes.
+"""
+SCAN_BYTES = 16 * 1024 * 1024
+"""The same in bytes; two batches are in memory at a time."""
+SCAN_SECONDS = 10.0
+"""For each answer of a batch."""
 
 
 class NatsBroker:
@@ -185,27 +192,48 @@ class NatsBroker:
     async def scan(
         self, stream: str, subject_filter: str, *, from_seq: int = 1, limit: int | None = None
     ) -> AsyncIterator[Stored]:
-        """All messages under the filter in order, in bounded batches. From any replica: not for decisions."""
+        """All messages under the filter in order, in bounded batches. From any replica: not for decisions.
+
+        The next batch is on its way while this one is read.
+        """
+        left = limit
+        asked = self._ask_batch(stream, subject_filter, max(from_seq, 1), left)
+        try:
+            while asked is not None:
+                found, more = await asked
+                asked = None
+                if left is not None:
+                    left -= len(found)
+                if found and more:
+                    asked = self._ask_batch(stream, subject_filter, _parsed(found[-1]).seq + 1, left)
+                for message in found:
+                    yield _parsed(message)
+        finally:
+            if asked is not None:
+                asked.cancel()
+                await asyncio.gather(asked, return_exceptions=True)
+
+    def _ask_batch(
+        self, stream: str, subject_filter: str, seq: int, left: int | None
+    ) -> asyncio.Task[tuple[list[Msg], bool]] | None:
+        """Ask for a batch from this sequence; what comes of it, and whether there is more. None: none of it is wanted."""
+        if left is not None and left <= 0:
+            return None
+        request = {
+            "seq": seq,
+            "next_by_subj": subject_filter,
+            "batch": SCAN_BATCH if left is None else min(SCAN_BATCH, left),
+            "max_bytes": SCAN_BYTES,
+        }
+        return asyncio.get_running_loop().create_task(self._batch(stream, request), name=f"scan {stream}")
+
+    async def _batch(self, stream: str, request: Mapping[str, Any]) -> tuple[list[Msg], bool]:
         subject = f"{self._api_prefix}.DIRECT.GET.{stream}"
-        seq, left = max(from_seq, 1), limit
-        while left is None or left > 0:
-            request = {
-                "seq": seq,
-                "next_by_subj": subject_filter,
-                "batch": SCAN_BATCH if left is None else min(SCAN_BATCH, left),
-                "max_bytes": SCAN_BYTES,
-            }
-            *found, end = await self._requests.request_many("scan", subject, orjson.dumps(request), 5.0)
-            if end.headers is None or end.headers.get("Status") not in ("204", "404"):
-                await self._raise_scan_status(end, subject, stream)
-            for message in found:
-                stored = wire.parse_direct(message.headers or {}, message.data)
-                seq = stored.seq + 1
-                yield stored
-            if left is not None:
-                left -= len(found)
-            if not found or (end.headers or {}).get("Nats-Num-Pending", "0") == "0":
-                return
+        *found, end = await self._requests.request_many("scan", subject, orjson.dumps(request), SCAN_SECONDS)
+        headers = end.headers or {}
+        if headers.get("Status") not in ("204", "404"):
+            await self._raise_scan_status(end, subject, stream)
+        return found, headers.get("Nats-Num-Pending", "0") != "0"
 
     async def _raise_scan_status(self, end: Msg, subject: str, stream: str) -> None:
         headers = end.headers or {}
@@ -432,6 +460,10 @@ class NatsBroker:
         if error is not None:
             raise wire.api_error(error, operation, subject, stream)
         return answer
+
+
+def _parsed(message: Msg) -> Stored:
+    return wire.parse_direct(message.headers or {}, message.data)
 
 
 def _received(message: Msg) -> Received:
