@@ -42,8 +42,8 @@ from sojourn.broker.seam import Publish
 from sojourn.broker.server import EmbeddedServer
 from sojourn.broker.subjects import Subjects, Token, actor_id
 from sojourn.broker.topology import Topology, apply
-from sojourn.cluster.directory import Directory
 from sojourn.cluster.lives import new_event_loop
+from sojourn.cluster.tenure.directory import Directory
 from sojourn.codecs.keyring import Keyring
 
 from sojourn.processes import NodeProcess

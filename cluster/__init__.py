@@ -1,11 +1,9 @@
 """Nodes, partitions, deployments, drain, operators' views: who serves which actor, and how (PROTOCOL 3, 4).
 
-General layout. *Membership* decides who owns what: `ownership` (records and the pure plan), `directory` (their
-keys), `lease` and `guard` (staying alive, ending the dead), `gate` (may this node act), `attach` (the six
-steps), `holdings` (what is served), `membership` (joining, doubting, draining), `lives` and `node` (putting it
-together), with `deployment`, `marks`, `metrics`, `health`, `steps_loop` beside it. *Hosting* is what an owner
-does with a partition: `partition`, `actor_host` and what they are made of; `queries` and `views` are for those
-who look. `services` is the seam between the two.
+In folders, of which each imports only those before it: `tenure` (who may own what, and act), `deployments` (which code there is, and who
+can run what), `mail` (events up to their acknowledgement), `steps`, `hosting` (what an owner does with a partition; `services` is what
+it is given), `holding` (partitions and lanes from attach to release). On top the two processes: `node` with `membership`,
+`lives` and `pulse`, and `worker` with `task_run`; and what people look at: `census`, `health`, `metrics`.
 
 Names are loaded when first used, so that a tool that only reads views does not load the engine.
 """
@@ -16,21 +14,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from .deployment import Deployment
-    from .directory import Directory
+    from .deployments.deployment import Deployment
     from .node import Node, NodeOptions, run_node
-    from .ownership import Member, Owner, View
+    from .tenure.directory import Directory
+    from .tenure.ownership import Member, Owner, View
 
 __all__ = ["Deployment", "Directory", "Member", "Node", "NodeOptions", "Owner", "View", "run_node"]
 
 _WHERE: Final = {
-    "Deployment": "deployment",
-    "Directory": "directory",
-    "Member": "ownership",
+    "Deployment": "deployments.deployment",
+    "Directory": "tenure.directory",
+    "Member": "tenure.ownership",
     "Node": "node",
     "NodeOptions": "node",
-    "Owner": "ownership",
-    "View": "ownership",
+    "Owner": "tenure.ownership",
+    "View": "tenure.ownership",
     "run_node": "node",
 }
 

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 
 from sojourn.broker.cluster_keys import ClusterKeys
 
-from . import deployment as deployments
-from .directory import Directory
-from .versions import Policy, read_policy
-from .views import list_indexes
+from .deployments import deployment as deployments
+from .deployments.versions import Policy, read_policy
+from .hosting.views import list_indexes
+from .tenure.directory import Directory
 
 if TYPE_CHECKING:
     from sojourn.broker.seam import Broker
     from sojourn.broker.subjects import Subjects
     from sojourn.codecs.record import Index, SourceLine
 
-    from .deployment import Deployment
+    from .deployments.deployment import Deployment
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 
 from sojourn.codecs.errors import SojournError
 
-from .services import Fault, no_fault
+from .hosting.services import Fault, no_fault
 
 VARIABLE = "SOJOURN_FAULT"
 

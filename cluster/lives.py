@@ -20,17 +20,17 @@ from sojourn.broker.dead import DeadLetters
 from sojourn.broker.frames import FrameStore
 from sojourn.broker.held import HeldStore
 
-from .attach import Attacher
-from .directory import Directory, LaneDirectory
-from .holdings import Holdings
-from .hot_cache import HotCache
-from .lane_partition import LaneAttacher, LanePartition, NoMarks, NoMeter
-from .lanes import Lanes
-from .marks import Marks, Memory
+from .deployments.pins import ClusterPins
+from .holding.attach import Attacher
+from .holding.holdings import Holdings
+from .holding.lane_partition import LaneAttacher, LanePartition, NoMarks, NoMeter
+from .holding.lanes import Lanes
+from .holding.marks import Marks, Memory
+from .hosting.hot_cache import HotCache
+from .hosting.services import Fault, PartitionFactory, PartitionServices
 from .membership import Life, Membership
-from .pins import ClusterPins
-from .services import Fault, PartitionFactory, PartitionServices
-from .steps import LocalSteps
+from .steps.local_steps import LocalSteps
+from .tenure.directory import Directory, LaneDirectory
 
 if TYPE_CHECKING:
     from sojourn.actors.execution import StepRunner
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from sojourn.broker.subjects import Subjects
     from sojourn.codecs.keyring import Keyring
 
-    from .gate import Gate
+    from .deployments.versions import Versions
     from .metrics import Metrics
-    from .versions import Versions
+    from .tenure.gate import Gate
 
 
 class NewIds:

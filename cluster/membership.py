@@ -28,18 +28,18 @@ from sojourn.broker.errors import BrokerError
 from sojourn.broker.seam import Broker, Received, Subscription
 from sojourn.broker.subjects import Subjects, Token
 
-from .directory import Directory
-from .gate import Gate, boot_seconds
-from .guard import Guard
-from .holdings import Holdings
-from .lanes import Lanes
-from .lease import LeaseLost, LeaseTerms, NodeIdInUse, Vitals
-from .marks import Marks
+from .holding.holdings import Holdings
+from .holding.lanes import Lanes
+from .holding.marks import Marks
 from .metrics import Metrics
-from .ownership import Member, Mine, View, plan
 from .pulse import Pulse
-from .runners import Runners
 from .storage import keep_measuring_storage
+from .tenure.directory import Directory
+from .tenure.gate import Gate, boot_seconds
+from .tenure.guard import Guard
+from .tenure.lease import LeaseLost, LeaseTerms, NodeIdInUse, Vitals
+from .tenure.ownership import Member, Mine, View, plan
+from .tenure.runners import Runners
 
 POLL_SECONDS: Final = 2.0
 HINT_SECONDS: Final = 0.02

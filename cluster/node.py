@@ -37,23 +37,23 @@ from sojourn.broker.topology import check_drift
 from sojourn.codecs.errors import SojournError
 from sojourn.codecs.keyring import Keyring
 
-from . import deployment as deployments
+from .deployments import deployment as deployments
+from .deployments.versions import Versions, first_is_current
 from .faults import fault_from
 from .garbage import settle
-from .gate import Gate
-from .guard import Guard
 from .health import HealthServer, Verdict
-from .lease import LeaseTerms, Vitals
+from .hosting.partition import Partition
+from .hosting.services import Fault, PartitionFactory
 from .lives import Lives, new_event_loop
 from .membership import Membership
 from .metrics import Metrics
-from .ownership import Member
-from .partition import Partition
-from .queues import Queues
-from .services import Fault, PartitionFactory
 from .signals import run_until_told
-from .steps_loop import StepsLoop
-from .versions import Versions, first_is_current
+from .steps.queues import Queues
+from .steps.steps_loop import StepsLoop
+from .tenure.gate import Gate
+from .tenure.guard import Guard
+from .tenure.lease import LeaseTerms, Vitals
+from .tenure.ownership import Member
 
 DRAIN_SECONDS: Final = 30.0
 

@@ -14,14 +14,14 @@ from sojourn.broker.clock import BrokerClock
 from sojourn.broker.errors import BrokerError
 
 from .garbage import Garbage
-from .gate import Gate
-from .lease import Vitals
-from .marks import MARK_SECONDS
+from .holding.marks import MARK_SECONDS
 from .metrics import Metrics
+from .tenure.gate import Gate
+from .tenure.lease import Vitals
 
 if TYPE_CHECKING:
-    from .marks import Marks
-    from .services import ServedPartition
+    from .holding.marks import Marks
+    from .hosting.services import ServedPartition
 
 _LOG = logging.getLogger("sojourn.cluster")
 TICK_SECONDS: Final = 0.25

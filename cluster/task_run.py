@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from sojourn.broker.frames import FrameStore
     from sojourn.broker.seam import Broker, Delivery, Publish
 
-    from .services import Fault, Meter
+    from .hosting.services import Fault, Meter
 
 PROGRESS_SECONDS: Final = 10.0
 """Between two signs of life of a running task, and two looks at its record; a third of the consumer's `ack_wait`."""

@@ -41,12 +41,12 @@ from sojourn.codecs.errors import SojournError
 
 from .faults import fault_from
 from .health import HealthServer, Verdict
+from .hosting.services import Fault
 from .lives import new_event_loop
 from .metrics import Metrics
 from .node import OtherApp
-from .services import Fault
 from .signals import run_until_told
-from .steps_loop import StepsLoop
+from .steps.steps_loop import StepsLoop
 from .task_run import PROGRESS_SECONDS, TaskRun, TaskServices
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from sojourn.cluster.deployment import Deployment
+    from sojourn.cluster.deployments.deployment import Deployment
     from sojourn.codecs.record import Index
 
 

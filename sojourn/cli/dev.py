@@ -163,7 +163,7 @@ async def _end_leases_of_the_dead(broker: NatsBroker, subjects: Subjects) -> Non
     for it.
     """
     from sojourn.broker.errors import BrokerError
-    from sojourn.cluster.directory import Directory
+    from sojourn.cluster.tenure.directory import Directory
 
     directory = Directory(broker, subjects)
     for member in (await directory.poll(subjects.partitions)).members.values():
@@ -215,10 +215,10 @@ async def _node(session: _Session, stop: asyncio.Event) -> AsyncIterator[NodePro
 async def _say_ready(session: _Session, process: NodeProcess) -> None:
     """Wait until the node serves, then say what it runs and who cannot go on with it. Silent when it ended instead."""
     from sojourn.broker.cluster_keys import ClusterKeys
-    from sojourn.cluster.deployment import read
-    from sojourn.cluster.directory import Directory
-    from sojourn.cluster.versions import Policy, change_policy
-    from sojourn.cluster.views import list_indexes
+    from sojourn.cluster.deployments.deployment import read
+    from sojourn.cluster.deployments.versions import Policy, change_policy
+    from sojourn.cluster.hosting.views import list_indexes
+    from sojourn.cluster.tenure.directory import Directory
 
     directory = Directory(session.broker, session.subjects)
     member = None

@@ -163,7 +163,7 @@ async def _clock(broker: NatsBroker, subjects: Subjects) -> Finding:
 
 
 async def _nodes(broker: NatsBroker, subjects: Subjects) -> Finding:
-    from sojourn.cluster.directory import Directory
+    from sojourn.cluster.tenure.directory import Directory
 
     view = await Directory(broker, subjects).poll(subjects.partitions)
     ownerless = sum(1 for p in range(view.partitions) if view.holder(p) is None)

@@ -30,7 +30,7 @@ async def drain(output: Output, connection: Connection, node: str, wait: bool, t
     """
     from sojourn.broker.errors import NoResponders
     from sojourn.broker.subjects import token
-    from sojourn.cluster.directory import Directory
+    from sojourn.cluster.tenure.directory import Directory
 
     began = time.monotonic()
     async with connection.broker() as broker:

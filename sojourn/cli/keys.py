@@ -146,7 +146,7 @@ async def usage(output: Output, connection: Connection) -> None:
 
     A record is sealed anew, with the newest key, whenever its actor moves.
     """
-    from sojourn.cluster.views import list_indexes
+    from sojourn.cluster.hosting.views import list_indexes
 
     counts: Counter[str] = Counter()
     async with connection.broker() as broker:

@@ -18,7 +18,7 @@ from .output import Output, age, counted
 if TYPE_CHECKING:
     from sojourn.broker.seam import Broker
     from sojourn.broker.subjects import Subjects
-    from sojourn.cluster.ownership import View
+    from sojourn.cluster.tenure.ownership import View
 
 
 ANSWER_SECONDS: Final = 2.0
@@ -36,7 +36,7 @@ async def nodes(output: Output, connection: Connection) -> Exit | None:
 
     Exit code 1 when partitions have no living owner.
     """
-    from sojourn.cluster.directory import Directory
+    from sojourn.cluster.tenure.directory import Directory
 
     async with connection.broker() as broker:
         subjects = await connection.subjects(broker)
@@ -155,7 +155,7 @@ async def check(
         from .check_code import check_code
 
         return check_code(output, app)
-    from sojourn.cluster.views import check as check_records
+    from sojourn.cluster.hosting.views import check as check_records
 
     keys = keyring(key_file, connection)
     async with connection.broker() as broker:

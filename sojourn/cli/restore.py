@@ -28,7 +28,7 @@ async def accept(output: Output, connection: Connection, chosen: tuple[int, ...]
     import msgspec
 
     from sojourn.broker.cluster_keys import ClusterKeys
-    from sojourn.cluster.marks import Mark
+    from sojourn.cluster.holding.marks import Mark
 
     forgotten = []
     async with connection.broker() as broker:

@@ -20,7 +20,7 @@ from .output import Output, clean, waits
 if TYPE_CHECKING:
     from sojourn.broker.seam import Broker
     from sojourn.broker.subjects import Subjects
-    from sojourn.cluster.deployment import Deployment
+    from sojourn.cluster.deployments.deployment import Deployment
     from sojourn.codecs.record import Index, SourceLine
 
 
@@ -34,7 +34,7 @@ async def stack(output: Output, connection: Connection, actor: str) -> None:
     The lines come from what its deployment registered: no such code has to run anywhere, and nothing is unpickled.
     """
     from sojourn.broker.cluster_keys import ClusterKeys
-    from sojourn.cluster.deployment import read
+    from sojourn.cluster.deployments.deployment import read
 
     async with connection.broker() as broker:
         subjects = await connection.subjects(broker)

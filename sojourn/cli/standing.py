@@ -52,7 +52,7 @@ async def print_standing(
     output: Output, connection: Connection, by: str, *, label: str | None, workflow: str | None
 ) -> None:
     """Print the table, the fullest rows first."""
-    from sojourn.cluster.views import list_indexes
+    from sojourn.cluster.hosting.views import list_indexes
 
     rows: dict[tuple[str, ...], Row] = {}
     async with connection.broker() as broker:

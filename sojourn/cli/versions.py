@@ -17,7 +17,7 @@ from .values import DurationValue
 
 if TYPE_CHECKING:
     from sojourn.cluster.census import Census, DeploymentCensus
-    from sojourn.cluster.versions import Policy
+    from sojourn.cluster.deployments.versions import Policy
 
 LINES: Final = 40
 """Source lines shown; `--json` has all."""
@@ -210,7 +210,7 @@ async def _change(
 ) -> None:
     """Change the policy by compare-and-swap, and hint to the nodes to look at once."""
     from sojourn.broker.cluster_keys import ClusterKeys
-    from sojourn.cluster.versions import Policy, UnknownDeployment, change_policy
+    from sojourn.cluster.deployments.versions import Policy, UnknownDeployment, change_policy
 
     def change(policy: Policy) -> Policy:
         return Policy(**wanted(policy), by=operator(), at=time.time())

@@ -8,7 +8,7 @@ import pytest
 from cluster_kit import KITS, cluster
 from sojourn.broker.frames import FrameStore
 from sojourn.broker.subjects import actor_id
-from sojourn.cluster.views import check
+from sojourn.cluster.hosting.views import check
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180)]
 

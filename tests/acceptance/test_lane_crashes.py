@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from cluster_kit import Cluster, cluster, until
 from lanes_kit import add, begun_by, leave
-from sojourn.cluster.views import check
+from sojourn.cluster.hosting.views import check
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(200)]
 

@@ -10,8 +10,8 @@ import pytest
 from cluster_kit import Cluster, cluster, until
 from lanes_kit import add, begun_by, leave, set_current, set_policy, sojourn
 from sojourn.actors.errors import Refused, WorkflowFailed
-from sojourn.cluster.versions import Policy
-from sojourn.cluster.views import check
+from sojourn.cluster.deployments.versions import Policy
+from sojourn.cluster.hosting.views import check
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 

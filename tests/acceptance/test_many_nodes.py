@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from cluster_kit import Cluster, cluster, until
 from lanes_kit import sojourn
-from sojourn.cluster.directory import Directory
-from sojourn.cluster.ownership import Owner
+from sojourn.cluster.tenure.directory import Directory
+from sojourn.cluster.tenure.ownership import Owner
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 

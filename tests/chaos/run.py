@@ -20,7 +20,7 @@ from sojourn.broker.errors import BrokerError
 from sojourn.broker.nats import NatsBroker, NatsOptions
 from sojourn.broker.subjects import ActorId
 from sojourn.broker.topology import Topology, apply
-from sojourn.cluster.directory import Directory
+from sojourn.cluster.tenure.directory import Directory
 from sojourn.codecs.keyring import Keyring
 
 from .evidence import Death, Evidence, read_journal

@@ -19,7 +19,7 @@ from sojourn.broker.dead import DeadLetters
 from sojourn.broker.errors import BrokerError
 from sojourn.broker.seam import Broker, Stored
 from sojourn.broker.subjects import Ctl, Fence, Frame, Mail, Send, Subjects, Token
-from sojourn.cluster.ownership import Member
+from sojourn.cluster.tenure.ownership import Member
 from sojourn.codecs.keyring import Keyring
 from sojourn.codecs.record import Record
 from sojourn.codecs.seal import open_record

@@ -18,7 +18,7 @@ from sojourn.broker.nats import NatsBroker, NatsOptions
 from sojourn.broker.server import EmbeddedServer
 from sojourn.broker.subjects import Subjects, actor_id, channel_name
 from sojourn.broker.topology import Topology, apply
-from sojourn.cluster.directory import Directory
+from sojourn.cluster.tenure.directory import Directory
 from sojourn.codecs.keyring import Keyring
 from sojourn.codecs.record import Index
 from sojourn.codecs.seal import read_index

@@ -11,7 +11,7 @@ from typing import Any
 
 from cluster_kit import KITS, NAMESPACE, Cluster, until
 from sojourn.broker.cluster_keys import ClusterKeys
-from sojourn.cluster.versions import Policy, change_policy
+from sojourn.cluster.deployments.versions import Policy, change_policy
 
 APP = """
 from acceptance_app import effect, go, queued_effect

@@ -16,8 +16,8 @@ from sojourn.broker.nats import NatsBroker, NatsOptions
 from sojourn.broker.seam import ConsumerConfig, ConsumerState, Delivery
 from sojourn.broker.subjects import Subjects, token
 from sojourn.broker.topology import Limits, Topology, apply
+from sojourn.cluster.hosting.services import Fault, no_fault
 from sojourn.cluster.node import Node, NodeOptions
-from sojourn.cluster.services import Fault, no_fault
 from sojourn.cluster.worker import Worker, WorkerOptions
 from sojourn.codecs.keyring import Keyring
 from sojourn.codecs.record import Record

@@ -31,7 +31,7 @@ def _no_compare_and_swap() -> None:
 
 
 def _ack_before_commit() -> None:
-    from sojourn.cluster.mailbox import Mailbox
+    from sojourn.cluster.mail.mailbox import Mailbox
 
     deliver = Mailbox.deliver
 
@@ -43,7 +43,7 @@ def _ack_before_commit() -> None:
 
 
 def _outbox_not_resent() -> None:
-    from sojourn.cluster.known_record import KnownRecord
+    from sojourn.cluster.hosting.known_record import KnownRecord
 
     async def never(self: Any, lease: Any) -> bool:
         return False

@@ -8,7 +8,7 @@ import pytest
 from sojourn.broker.nats import NatsBroker, NatsOptions
 from sojourn.broker.seam import ConsumerConfig, Delivery, Publish, StreamConfig
 from sojourn.broker.server import EmbeddedServer
-from sojourn.cluster.crowd import Crowd
+from sojourn.cluster.hosting.crowd import Crowd
 
 pytestmark = pytest.mark.integration
 

@@ -19,7 +19,7 @@ from sojourn.broker.server import EmbeddedServer
 from sojourn.broker.subjects import Subjects, actor_id, channel_name, token
 from sojourn.broker.topology import Topology, apply
 from sojourn.cluster.node import Node, NodeOptions
-from sojourn.cluster.queues import consumer_of
+from sojourn.cluster.steps.queues import consumer_of
 from sojourn.cluster.worker import Worker, WorkerOptions
 from sojourn.codecs.keyring import Keyring
 

@@ -13,8 +13,8 @@ from sojourn.broker.nats import NatsBroker, NatsOptions
 from sojourn.broker.server import EmbeddedServer
 from sojourn.broker.topology import Topology, apply
 from sojourn.cluster.census import take_census
+from sojourn.cluster.hosting.views import list_indexes
 from sojourn.cluster.node import Node, NodeOptions
-from sojourn.cluster.views import list_indexes
 from sojourn.codecs.keyring import Keyring
 
 pytestmark = pytest.mark.integration

@@ -28,12 +28,12 @@ from sojourn.broker.seam import ConsumerConfig, Publish
 from sojourn.broker.subjects import Subjects, Token, actor_id, channel_name
 from sojourn.broker.topology import Limits as StreamLimits
 from sojourn.broker.topology import Topology, apply
-from sojourn.cluster import slow_code
-from sojourn.cluster.gate import Gate
-from sojourn.cluster.hot_cache import HotCache
+from sojourn.cluster.hosting import slow_code
+from sojourn.cluster.hosting.hot_cache import HotCache
+from sojourn.cluster.hosting.partition import Partition
+from sojourn.cluster.hosting.services import Fault, PartitionServices, no_fault
 from sojourn.cluster.metrics import Metrics
-from sojourn.cluster.partition import Partition
-from sojourn.cluster.services import Fault, PartitionServices, no_fault
+from sojourn.cluster.tenure.gate import Gate
 from sojourn.codecs.keyring import Keyring
 from sojourn.codecs.record import Record, Status
 from sojourn.codecs.seal import open_record

@@ -13,7 +13,7 @@ from sojourn.actors.step import step
 from sojourn.actors.verbs import receive
 from sojourn.actors.workflow import workflow
 from sojourn.broker.seam import Publish
-from sojourn.cluster.commits import Overtaken
+from sojourn.cluster.hosting.commits import Overtaken
 
 from .conftest import Crash, MakeOwner, completed
 

@@ -20,7 +20,7 @@ from sojourn.broker.errors import WrongLastSequence
 from sojourn.broker.frames import FrameStore
 from sojourn.broker.seam import Publish
 from sojourn.broker.subjects import Token, actor_id, channel_name
-from sojourn.cluster.views import check
+from sojourn.cluster.hosting.views import check
 from sojourn.codecs.record import Status
 from sojourn.codecs.seal import seal_record
 

@@ -18,11 +18,11 @@ from sojourn.actors.workflow import workflow
 from sojourn.broker.held import HeldStore
 from sojourn.broker.seam import ConsumerConfig, Delivery, Pull
 from sojourn.broker.subjects import Lane, Token
-from sojourn.cluster import away
-from sojourn.cluster.gate import Gate
-from sojourn.cluster.hot_cache import HotCache
-from sojourn.cluster.lane_partition import LanePartition, NoMarks
-from sojourn.cluster.services import Fault, PartitionServices, no_fault
+from sojourn.cluster.holding.lane_partition import LanePartition, NoMarks
+from sojourn.cluster.hosting import away
+from sojourn.cluster.hosting.hot_cache import HotCache
+from sojourn.cluster.hosting.services import Fault, PartitionServices, no_fault
+from sojourn.cluster.tenure.gate import Gate
 from sojourn.codecs.record import Record
 
 from .conftest import Crash, MakeOwner, Owner, completed

@@ -15,7 +15,7 @@ from sojourn.broker.seam import Publish, StreamConfig
 from sojourn.broker.server import EmbeddedServer
 from sojourn.broker.subjects import Subjects, Token, actor_id
 from sojourn.broker.topology import MIB, Limits, Topology, apply
-from sojourn.cluster.late_timers import LateTimers
+from sojourn.cluster.mail.late_timers import LateTimers
 
 from .conftest import MakeOwner
 

@@ -15,8 +15,8 @@ from sojourn.actors.verbs import gather
 from sojourn.actors.workflow import workflow
 from sojourn.broker.nats import NatsBroker
 from sojourn.broker.seam import Delivery, Pull
-from sojourn.cluster.commits import read_record
-from sojourn.cluster.hot_cache import Hot
+from sojourn.cluster.hosting.commits import read_record
+from sojourn.cluster.hosting.hot_cache import Hot
 from sojourn.codecs.record import Origin
 
 from .conftest import MakeOwner, completed

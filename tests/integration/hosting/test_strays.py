@@ -6,7 +6,7 @@ import pytest
 from sojourn.actors.channel import Channel
 from sojourn.actors.registry import Registry
 from sojourn.actors.workflow import workflow
-from sojourn.cluster import partition
+from sojourn.cluster.hosting import partition
 
 from .conftest import MakeOwner, completed
 

@@ -144,7 +144,7 @@ async def test_what_a_later_owner_moved_is_not_forgotten_by_a_former_one(
         while first.partition.statistics().waiting < 2:  # noqa: ASYNC110 - nothing tells of a delivery
             await asyncio.sleep(0.01)
     await first.partition._hosts["m3"].wait_rest(5.0)
-    monkeypatch.setattr("sojourn.cluster.mailbox.MOVE_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr("sojourn.cluster.mail.mailbox.MOVE_AFTER_SECONDS", 0.0)
     second = await owners()
     await second.until_messages("held", 1)
     await second.until_messages("mail", 0)

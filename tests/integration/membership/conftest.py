@@ -20,10 +20,10 @@ from sojourn.broker.seam import Delivery, Pull
 from sojourn.broker.server import EmbeddedServer
 from sojourn.broker.subjects import Subjects
 from sojourn.broker.topology import Topology, apply
-from sojourn.cluster.directory import Directory
-from sojourn.cluster.lease import LeaseTerms
+from sojourn.cluster.hosting.services import PartitionServices
 from sojourn.cluster.node import Node, NodeOptions
-from sojourn.cluster.services import PartitionServices
+from sojourn.cluster.tenure.directory import Directory
+from sojourn.cluster.tenure.lease import LeaseTerms
 from sojourn.codecs.keyring import Keyring
 
 PARTITIONS = 32

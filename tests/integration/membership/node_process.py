@@ -13,8 +13,8 @@ import time
 from sojourn.actors.limits import Limits
 from sojourn.actors.registry import Registry
 from sojourn.broker.nats import NatsOptions
-from sojourn.cluster.lease import LeaseTerms
 from sojourn.cluster.node import Node, NodeOptions, run_node
+from sojourn.cluster.tenure.lease import LeaseTerms
 from sojourn.codecs.keyring import Keyring
 
 TERMS = LeaseTerms(ttl=4, renew=0.5, answer=3.0, tick=3.0, probe=0.2, silent=0.5, connected=1.0, move=0.5)

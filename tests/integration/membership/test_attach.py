@@ -17,10 +17,10 @@ from sojourn.broker.nats import NatsBroker
 from sojourn.broker.seam import ConsumerConfig, Delivery, Publish
 from sojourn.broker.subjects import ActorId, ChannelName, Subjects, fnv_partition
 from sojourn.broker.topology import Topology, apply
-from sojourn.cluster.attach import Attacher, NotOwner
-from sojourn.cluster.directory import Directory
 from sojourn.cluster.faults import POINTS
-from sojourn.cluster.ownership import Member
+from sojourn.cluster.holding.attach import Attacher, NotOwner
+from sojourn.cluster.tenure.directory import Directory
+from sojourn.cluster.tenure.ownership import Member
 
 pytestmark = pytest.mark.integration
 

@@ -12,9 +12,9 @@ import pytest
 from sojourn.broker.cluster_keys import ClusterKeys
 from sojourn.broker.seam import Publish
 from sojourn.broker.subjects import ActorId
-from sojourn.cluster.attach import NotOwner
-from sojourn.cluster.lease import LeaseTerms, NodeIdInUse
-from sojourn.cluster.ownership import Member
+from sojourn.cluster.holding.attach import NotOwner
+from sojourn.cluster.tenure.lease import LeaseTerms, NodeIdInUse
+from sojourn.cluster.tenure.ownership import Member
 
 pytestmark = pytest.mark.integration
 
@@ -203,7 +203,7 @@ async def test_i8_nobody_serves_an_old_backup_until_an_operator_accepts_it(
     restorable: Any, tmp_path: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole store goes back, marks and leases with it: only the node that lived through it knows."""
-    monkeypatch.setattr("sojourn.cluster.holdings.WENT_BACK_SECONDS", 0.1)
+    monkeypatch.setattr("sojourn.cluster.holding.holdings.WENT_BACK_SECONDS", 0.1)
     cluster, store = restorable
     node = await cluster.start("a")
     await cluster.all_served("a")

@@ -16,8 +16,8 @@ import pytest
 from sojourn.broker.nats import NatsBroker
 from sojourn.broker.server import EmbeddedServer
 from sojourn.broker.topology import Topology, apply
-from sojourn.cluster.directory import Directory
-from sojourn.cluster.ownership import View
+from sojourn.cluster.tenure.directory import Directory
+from sojourn.cluster.tenure.ownership import View
 
 pytestmark = [pytest.mark.integration, pytest.mark.acceptance]
 

@@ -347,7 +347,7 @@ async def test_partitions_move_while_steps_are_queued(shop: Shop) -> None:
 
 async def test_the_depth_of_a_queue_is_measured_by_nodes(shop: Shop) -> None:
     from sojourn.cluster.metrics import Metrics
-    from sojourn.cluster.queues import Queues
+    from sojourn.cluster.steps.queues import Queues
 
     await shop.node()
     await shop.client.start(app.many(0, 7))

@@ -10,7 +10,7 @@ import pytest
 from sojourn.broker.absence import reaches, read_next_surely, read_surely
 from sojourn.broker.memory import MemoryServer
 from sojourn.broker.seam import Publish, Stored, StreamConfig, StreamInfo
-from sojourn.cluster.floors import Floors
+from sojourn.cluster.mail.floors import Floors
 from sojourn.codecs.record import Origin
 
 

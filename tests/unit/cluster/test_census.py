@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from sojourn.cluster.census import Census, count
-from sojourn.cluster.deployment import Deployment, Source
-from sojourn.cluster.versions import Policy
+from sojourn.cluster.deployments.deployment import Deployment, Source
+from sojourn.cluster.deployments.versions import Policy
 from sojourn.codecs.record import Index, SourceLine, Status
 
 TEXT = Source("app", "order", 10, ("async def order():", "    await nap()", "    await note.receive()"))

@@ -13,8 +13,8 @@ from sojourn.broker.cluster_keys import ClusterKeys
 from sojourn.broker.errors import InvalidName
 from sojourn.broker.memory import MemoryServer
 from sojourn.broker.topology import Topology, apply
-from sojourn.cluster import deployment as deployments
-from sojourn.cluster.deployment import DeploymentDiffers, describe, read, read_all, register
+from sojourn.cluster.deployments import deployment as deployments
+from sojourn.cluster.deployments.deployment import DeploymentDiffers, describe, read, read_all, register
 
 REGISTRY = Registry()
 

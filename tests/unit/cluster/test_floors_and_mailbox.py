@@ -11,9 +11,9 @@ from sojourn.actors.events import Event
 from sojourn.broker.memory import MemoryServer
 from sojourn.broker.seam import Delivery, Publish, Stored, StreamConfig
 from sojourn.broker.subjects import ActorId, ChannelName, Mail
-from sojourn.cluster.floors import Floors
-from sojourn.cluster.mailbox import MOVE_AFTER_SECONDS, MOVE_OVER, Mailbox
-from sojourn.cluster.mailroom import HeldIndex, HeldRef, Item, Phase
+from sojourn.cluster.mail.floors import Floors
+from sojourn.cluster.mail.mailbox import MOVE_AFTER_SECONDS, MOVE_OVER, Mailbox
+from sojourn.cluster.mail.mailroom import HeldIndex, HeldRef, Item, Phase
 from sojourn.codecs.record import Origin
 
 # ---- floors

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from sojourn.cluster.gate import Gate
+from sojourn.cluster.tenure.gate import Gate
 
 
 class Clock:

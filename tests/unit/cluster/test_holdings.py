@@ -12,12 +12,12 @@ from typing import Any, cast
 import pytest
 from sojourn.broker.errors import OutcomeUnknown
 from sojourn.broker.held import HeldEvent
-from sojourn.cluster.attach import Attached, Attacher, NotOwner
-from sojourn.cluster.gate import Gate
-from sojourn.cluster.holdings import Holdings
-from sojourn.cluster.marks import Marks, StorageWentBack
+from sojourn.cluster.holding.attach import Attached, Attacher, NotOwner
+from sojourn.cluster.holding.holdings import Holdings
+from sojourn.cluster.holding.marks import Marks, StorageWentBack
+from sojourn.cluster.hosting.services import PartitionServices
 from sojourn.cluster.metrics import Metrics
-from sojourn.cluster.services import PartitionServices
+from sojourn.cluster.tenure.gate import Gate
 
 ELSEWHERE = NotOwner(1, "other/L1", 9)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from sojourn.cluster.alone import Alone
 from sojourn.cluster.faults import POINTS, UnknownFaultPoint, fault_from
-from sojourn.cluster.hot_cache import Hot, HotCache
-from sojourn.cluster.mailroom import HeldIndex, HeldRef
-from sojourn.cluster.pace import Pace
-from sojourn.cluster.services import no_fault
-from sojourn.cluster.views import sentence
+from sojourn.cluster.hosting.alone import Alone
+from sojourn.cluster.hosting.hot_cache import Hot, HotCache
+from sojourn.cluster.hosting.pace import Pace
+from sojourn.cluster.hosting.services import no_fault
+from sojourn.cluster.hosting.views import sentence
+from sojourn.cluster.mail.mailroom import HeldIndex, HeldRef
 from sojourn.codecs.record import Index, Origin, Status
 
 # ---- faults

@@ -14,9 +14,9 @@ from sojourn.broker.memory_faults import Fault
 from sojourn.broker.seam import Received, Subscription
 from sojourn.broker.subjects import Subjects, Token
 from sojourn.broker.topology import Topology, apply
-from sojourn.cluster.directory import Directory
-from sojourn.cluster.lease import Lease, LeaseLost, LeaseTerms, Ring, Vitals
-from sojourn.cluster.ownership import Member
+from sojourn.cluster.tenure.directory import Directory
+from sojourn.cluster.tenure.lease import Lease, LeaseLost, LeaseTerms, Ring, Vitals
+from sojourn.cluster.tenure.ownership import Member
 
 TERMS = LeaseTerms()
 

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 from sojourn.actors.current import CurrentActor
-from sojourn.cluster.alone import Alone
-from sojourn.cluster.gate import Gate
-from sojourn.cluster.services import no_fault
-from sojourn.cluster.steps import LocalSteps
+from sojourn.cluster.hosting.alone import Alone
+from sojourn.cluster.hosting.services import no_fault
+from sojourn.cluster.steps.local_steps import LocalSteps
+from sojourn.cluster.tenure.gate import Gate
 from sojourn.codecs.record import PendingCall
 
 

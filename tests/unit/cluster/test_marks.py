@@ -12,7 +12,7 @@ from sojourn.broker.memory_faults import Fault
 from sojourn.broker.seam import Publish
 from sojourn.broker.subjects import ActorId, Subjects
 from sojourn.broker.topology import Topology, apply
-from sojourn.cluster.marks import Marks, Memory, StorageWentBack, accept
+from sojourn.cluster.holding.marks import Marks, Memory, StorageWentBack, accept
 
 P = 7
 SUBJECTS = Subjects("t", 32)

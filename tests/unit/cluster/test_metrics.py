@@ -99,7 +99,7 @@ def test_what_prometheus_client_knows_follows_when_it_is_installed(
 
 def uses() -> Iterator[tuple[str, str, frozenset[str]]]:
     """Every `count`, `gauge`, `observe` with a literal name in the cluster layer: (file, name, labels)."""
-    for path in CLUSTER.glob("*.py"):
+    for path in CLUSTER.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if (
                 isinstance(node, ast.Call)

@@ -11,10 +11,10 @@ from sojourn.broker.memory import MemoryServer
 from sojourn.broker.seam import Received
 from sojourn.broker.subjects import Token, actor_id
 from sojourn.broker.topology import Topology, apply
-from sojourn.cluster.directory import LaneDirectory
+from sojourn.cluster.hosting.nudges import LANE, NOTED, Nudges
 from sojourn.cluster.metrics import Metrics
-from sojourn.cluster.nudges import LANE, NOTED, Nudges
-from sojourn.cluster.ownership import Owner
+from sojourn.cluster.tenure.directory import LaneDirectory
+from sojourn.cluster.tenure.ownership import Owner
 
 ACTOR = actor_id("order-1")
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 import pytest
-from sojourn.cluster.ownership import (
+from sojourn.cluster.tenure.ownership import (
     FALLBACK_SECONDS,
     MOVE_SECONDS,
     Member,

@@ -10,11 +10,11 @@ from sojourn.actors.registry import Registry
 from sojourn.broker.cluster_keys import ClusterKeys
 from sojourn.broker.memory import MemoryServer
 from sojourn.broker.topology import Topology, apply
-from sojourn.cluster import deployment as deployments
-from sojourn.cluster.deployment import Deployment
-from sojourn.cluster.ownership import Member, Owned, Owner, View
-from sojourn.cluster.pins import REFUSED_BY, ClusterPins, LonePins, satisfies
-from sojourn.cluster.versions import Versions
+from sojourn.cluster.deployments import deployment as deployments
+from sojourn.cluster.deployments.deployment import Deployment
+from sojourn.cluster.deployments.pins import REFUSED_BY, ClusterPins, LonePins, satisfies
+from sojourn.cluster.deployments.versions import Versions
+from sojourn.cluster.tenure.ownership import Member, Owned, Owner, View
 from sojourn.codecs.record import Envelope, Hold, Index, Origin, Record, Status, Wait
 
 V1 = Deployment("v1", "app", "3.11", {"order": ("app:order#1",)}, {}, code=("app:helper#1", "app:Data~1"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sojourn.cluster.slow_code import LINES, SlowCode
+from sojourn.cluster.hosting.slow_code import LINES, SlowCode
 from sojourn.codecs.record import Envelope, Index, Record, SourceLine, Status, Wait
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from sojourn.cluster.tally import Tally
+from sojourn.cluster.holding.tally import Tally
 
 LOG = logging.getLogger("sojourn.test.tally")
 

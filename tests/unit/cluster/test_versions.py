@@ -9,10 +9,9 @@ import pytest
 from sojourn.broker.cluster_keys import ClusterKeys
 from sojourn.broker.memory import MemoryServer
 from sojourn.broker.topology import Topology, apply
-from sojourn.cluster import deployment as deployments
-from sojourn.cluster.deployment import Deployment
-from sojourn.cluster.ownership import Member, Owned, Owner, View
-from sojourn.cluster.versions import (
+from sojourn.cluster.deployments import deployment as deployments
+from sojourn.cluster.deployments.deployment import Deployment
+from sojourn.cluster.deployments.versions import (
     Policy,
     UnknownDeployment,
     Versions,
@@ -20,6 +19,7 @@ from sojourn.cluster.versions import (
     first_is_current,
     read_policy,
 )
+from sojourn.cluster.tenure.ownership import Member, Owned, Owner, View
 
 
 def deployment(label: str, *workflows: str) -> Deployment:

@@ -20,15 +20,14 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from sojourn.actors.decide import grace_timers
 from sojourn.actors.events import Decision, Verdict
 from sojourn.broker.subjects import ActorId
-
-from .mailroom import Item, Phase
+from sojourn.cluster.mail.mailroom import Item, Phase
 
 if TYPE_CHECKING:
+    from sojourn.cluster.mail.mailbox import Mailbox
     from sojourn.codecs.record import Record
 
     from .hot_cache import Hot
     from .known_record import KnownRecord
-    from .mailbox import Mailbox
     from .serving import Serving
     from .turner import Turner
 

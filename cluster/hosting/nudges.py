@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final
 from sojourn.broker.errors import BrokerError
 from sojourn.broker.seam import Publish
 from sojourn.broker.subjects import ActorId, Token
-
-from .directory import LaneDirectory
+from sojourn.cluster.tenure.directory import LaneDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,7 +27,7 @@ from . import deployment as deployments
 from .deployment import Deployment
 
 if TYPE_CHECKING:
-    from .ownership import View
+    from sojourn.cluster.tenure.ownership import View
 
 _KEY: Final = "versions"
 _SERVES: Final = ("joining", "ready")

@@ -15,13 +15,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from sojourn.broker.absence import PATIENCE_SECONDS
+from sojourn.cluster.deployments.pins import LonePins, Pins
+from sojourn.cluster.steps.local_steps import LocalSteps
+from sojourn.cluster.tenure.gate import Gate
 
 from .alone import Alone
 from .crowd import Crowd
-from .gate import Gate
 from .nudges import Nudges
-from .pins import LonePins, Pins
-from .steps import LocalSteps
 
 if TYPE_CHECKING:
     from sojourn.actors.engine import Engine

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from sojourn.cluster.hosting.partition import Partition
+
 from .attach import Attached, Attacher
-from .partition import Partition
 
 if TYPE_CHECKING:
     from sojourn.broker.subjects import ActorId
-
-    from .services import PartitionServices
+    from sojourn.cluster.hosting.services import PartitionServices
 
 
 class LanePartition(Partition):

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from sojourn.actors.events import Decision, Event, Reply, Verdict
 from sojourn.actors.joining import AT_ONCE
+from sojourn.cluster.mail.mailbox import UNKNOWN_EVENTS, UNKNOWN_SECONDS, Mailbox
+from sojourn.cluster.mail.mailroom import Item
 
 from .hot_cache import Hot
-from .mailbox import UNKNOWN_EVENTS, UNKNOWN_SECONDS, Mailbox
-from .mailroom import Item
 
 if TYPE_CHECKING:
     from .serving import Serving

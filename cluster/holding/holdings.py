@@ -14,10 +14,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sojourn.broker.errors import BrokerError
+from sojourn.cluster.hosting.services import (
+    Meter,
+    PartitionFactory,
+    PartitionMarks,
+    PartitionServices,
+    ServedPartition,
+)
 
 from .attach import Attacher, NotOwner
 from .marks import StorageWentBack
-from .services import Meter, PartitionFactory, PartitionMarks, PartitionServices, ServedPartition
 from .tally import Tally
 
 ATTACHES: Final = 16

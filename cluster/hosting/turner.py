@@ -10,17 +10,17 @@ from sojourn.actors.branches import Branches
 from sojourn.actors.engine import EventRefused
 from sojourn.actors.events import Decision, Event, GoesOn, LocalEvent, RunStep, StepDone, Turn, Verdict
 from sojourn.actors.joining import AT_ONCE
+from sojourn.cluster.deployments.pins import REFUSED_BY
+from sojourn.cluster.mail.mailbox import Mailbox
+from sojourn.cluster.mail.mailroom import Item
+from sojourn.cluster.steps.local_steps import Listener, operation_key
 from sojourn.codecs.errors import PinNotSatisfied
 from sojourn.codecs.record import ErrorInfo, Origin, Outcome, Record
 
 from .committer import Committer
 from .hot_cache import Hot
 from .known_record import KnownRecord
-from .mailbox import Mailbox
-from .mailroom import Item
 from .pace import Pace
-from .pins import REFUSED_BY
-from .steps import Listener, operation_key
 
 if TYPE_CHECKING:
     from .serving import Serving

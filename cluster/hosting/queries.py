@@ -16,14 +16,15 @@ from sojourn.actors.answers import Answer, Details, Question
 from sojourn.broker.errors import BrokerError, InvalidName
 from sojourn.broker.seam import Received, Subscription
 from sojourn.broker.subjects import actor_id, token
+from sojourn.cluster.steps.queues import state_of
 from sojourn.codecs.record import Index, Origin, Record
 
 from .commits import read_record
-from .queues import state_of
 from .views import details
 
 if TYPE_CHECKING:
-    from .mailbox import Mailbox
+    from sojourn.cluster.mail.mailbox import Mailbox
+
     from .serving import Serving
 
 MAX_QUEUES: Final = 8

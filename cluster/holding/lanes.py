@@ -21,17 +21,18 @@ from typing import TYPE_CHECKING, Any, Final
 from sojourn.broker.errors import BrokerClosed, BrokerError, InvalidName, NoResponders
 from sojourn.broker.seam import ConsumerConfig, Delivery, Pull, Received, Subscription
 from sojourn.broker.subjects import ActorId, Lane, Token, actor_id
+from sojourn.cluster.hosting.nudges import LANE, NOTED
+from sojourn.cluster.tenure.ownership import Mine, Owned, View, plan
 
 from .lane_partition import LanePartition
-from .nudges import LANE, NOTED
-from .ownership import Mine, Owned, View, plan
 
 if TYPE_CHECKING:
-    from .directory import LaneDirectory
+    from sojourn.cluster.deployments.versions import Versions
+    from sojourn.cluster.hosting.services import PartitionServices
+    from sojourn.cluster.metrics import Metrics
+    from sojourn.cluster.tenure.directory import LaneDirectory
+
     from .holdings import Holdings
-    from .metrics import Metrics
-    from .services import PartitionServices
-    from .versions import Versions
 
 ACK_WAIT_SECONDS: Final = 10.0
 IDLE_SECONDS: Final = 600.0

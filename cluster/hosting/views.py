@@ -16,21 +16,20 @@ import orjson
 from sojourn.actors.answers import Details, Running, Unread
 from sojourn.broker.frames import FrameStore
 from sojourn.broker.subjects import actor_id, token
+from sojourn.cluster.steps.local_steps import operation_key
 from sojourn.codecs import frames
 from sojourn.codecs.durations import format_duration
 from sojourn.codecs.errors import RecordError
 from sojourn.codecs.record import Index, Origin, PendingCall, Record
 from sojourn.codecs.seal import open_record, read_index
 
-from .steps import operation_key
-
 if TYPE_CHECKING:
     from sojourn.broker.seam import Broker, ConsumerState
     from sojourn.broker.subjects import Subjects
+    from sojourn.cluster.mail.mailroom import HeldOf, Item
     from sojourn.codecs.keyring import Keyring
 
     from .hot_cache import Live
-    from .mailroom import HeldOf, Item
     from .services import PartitionServices
 
 MAX_CHILDREN = 100

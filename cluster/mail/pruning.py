@@ -10,7 +10,7 @@ from sojourn.codecs.record import Origin, Record
 from .mailbox import Mailbox
 
 if TYPE_CHECKING:
-    from .serving import Serving
+    from sojourn.cluster.hosting.serving import Serving
 
 PRUNED_AT_ONCE: Final = 64
 """On a lane, how many origins a consumed set gains between two looks at their copies."""

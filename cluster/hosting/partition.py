@@ -21,20 +21,20 @@ from typing import TYPE_CHECKING, Any, Final
 from sojourn.broker.dead import DeadLettered
 from sojourn.broker.errors import BrokerClosed, BrokerError
 from sojourn.broker.seam import Delivery, Pull
+from sojourn.cluster.mail.acks import Acknowledger
+from sojourn.cluster.mail.arrivals import Unparsable, arrival
+from sojourn.cluster.mail.floors import Floors
+from sojourn.cluster.mail.late_timers import EVERY_SECONDS as LOOK_AT_TIMERS_SECONDS
+from sojourn.cluster.mail.late_timers import LateTimers
+from sojourn.cluster.mail.mailbox import Mailbox
+from sojourn.cluster.mail.mailroom import HeldRef
+from sojourn.cluster.mail.moves import Mover
+from sojourn.cluster.mail.strays import Strays
 from sojourn.codecs.record import Origin
 
-from .acks import Acknowledger
 from .actor_host import ActorHost
-from .arrivals import Unparsable, arrival
-from .floors import Floors
-from .late_timers import EVERY_SECONDS as LOOK_AT_TIMERS_SECONDS
-from .late_timers import LateTimers
-from .mailbox import Mailbox
-from .mailroom import HeldRef
-from .moves import Mover
 from .queries import Queries
 from .serving import COUNTED_AFTER_TAKEOVER, Serving
-from .strays import Strays
 
 if TYPE_CHECKING:
     from sojourn.broker.held import HeldEvent

@@ -16,7 +16,7 @@ from sojourn.codecs.record import Origin
 from .mailroom import Arrival
 
 if TYPE_CHECKING:
-    from .services import PartitionServices
+    from sojourn.cluster.hosting.services import PartitionServices
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Final
 from sojourn.actors.events import Event, StepDone
 from sojourn.broker.errors import BrokerClosed, BrokerError
 from sojourn.broker.seam import Delivery
+from sojourn.cluster.mail.mailbox import Mailbox
+from sojourn.cluster.mail.mailroom import Arrival
 
 from .actor_work import ActorWork
 from .commits import HigherEpoch, Overtaken, RecordTooLarge
 from .known_record import KnownRecord
-from .mailbox import Mailbox
-from .mailroom import Arrival
 
 if TYPE_CHECKING:
+    from sojourn.cluster.steps.local_steps import RunningCall
+
     from .serving import Serving
-    from .steps import RunningCall
 
 AGAIN_SECONDS: Final = (0.1, 5.0)
 """First and longest pause after something failed that may work later: a read without answer, a full stream."""

@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from sojourn.broker.subjects import ActorId
+from sojourn.cluster.mail.acks import Acknowledger
+from sojourn.cluster.mail.floors import Floors
+from sojourn.cluster.mail.mailroom import HeldIndex, HeldRef
 
-from .acks import Acknowledger
-from .floors import Floors
-from .mailroom import HeldIndex, HeldRef
 from .slow_code import SlowCode
 
 if TYPE_CHECKING:
+    from sojourn.cluster.mail.moves import Mover
     from sojourn.codecs.record import Record
 
     from .actor_host import ActorHost
     from .away import Look
-    from .moves import Mover
     from .services import PartitionServices
 
 LOADS: Final = 128

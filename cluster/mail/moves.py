@@ -19,7 +19,7 @@ from sojourn.broker.held import MAX_MOVE, Move, Moved, MoveRefused, held_kind
 from .mailroom import HeldRef, Item, Phase
 
 if TYPE_CHECKING:
-    from .serving import Serving
+    from sojourn.cluster.hosting.serving import Serving
 
 AGAIN_SECONDS: Final = 0.5
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 from sojourn.actors.events import Decision, Event, Message
 from sojourn.actors.wire import undelivered
 from sojourn.broker.errors import Refused
+from sojourn.cluster.mail.mailbox import Mailbox
+from sojourn.cluster.mail.mailroom import Item
 
 from .hot_cache import Hot
 from .known_record import KnownRecord
-from .mailbox import Mailbox
-from .mailroom import Item
 from .outbox import answer, send_reply
 from .turner import Turner
 

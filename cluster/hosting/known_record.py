@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sojourn.cluster.mail.mailbox import Mailbox
 from sojourn.codecs.record import Origin, Record
 
 from .commits import HigherEpoch, read_record
 from .hot_cache import Hot
-from .mailbox import Mailbox
 
 if TYPE_CHECKING:
     from .serving import Serving

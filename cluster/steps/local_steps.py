@@ -22,7 +22,7 @@ from sojourn.broker.errors import BrokerClosed, BrokerError
 from sojourn.codecs.record import PendingCall
 
 if TYPE_CHECKING:
-    from .services import PartitionServices
+    from sojourn.cluster.hosting.services import PartitionServices
 
 MAX_PUBLISHED: Final = 10_000
 """Operations remembered whose outcome this node published to `done`."""

@@ -21,7 +21,7 @@ from .arrivals import Unparsable, held_arrival
 from .mailroom import Arrival, HeldOf, HeldRef, Item, Phase
 
 if TYPE_CHECKING:
-    from .serving import Serving
+    from sojourn.cluster.hosting.serving import Serving
 
 UNKNOWN_SECONDS: Final = 3600.0
 """How long mail for an actor that has no record is kept (signal before start)."""

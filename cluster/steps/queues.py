@@ -16,7 +16,7 @@ from sojourn.broker.seam import Broker, ConsumerConfig, ConsumerState
 from sojourn.broker.subjects import Subjects, Token, token
 
 if TYPE_CHECKING:
-    from .metrics import Metrics
+    from sojourn.cluster.metrics import Metrics
 
 ACK_WAIT: Final = 30.0
 """Seconds after which the task of a worker that gives no sign of life goes to another one."""

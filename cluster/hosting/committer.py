@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import msgspec
 from sojourn.actors.current import CurrentActor
 from sojourn.actors.events import CancelStep, Facts, Reply, RunStep, Turn, Warn
+from sojourn.cluster.mail.mailbox import Mailbox
+from sojourn.cluster.mail.pruning import Pruning
+from sojourn.cluster.steps.local_steps import Listener, operation_key
 from sojourn.codecs.record import Origin, Record
 
 from .commits import commit
 from .hot_cache import Hot
 from .known_record import KnownRecord
-from .mailbox import Mailbox
 from .outbox import send_reply
-from .pruning import Pruning
-from .steps import Listener, operation_key
 
 if TYPE_CHECKING:
     from .serving import Serving

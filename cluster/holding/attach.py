@@ -29,11 +29,10 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from sojourn.broker.errors import FencedOff, OutcomeUnknown, Refused, WrongLastSequence
 from sojourn.broker.seam import Broker, ConsumerConfig
 from sojourn.broker.subjects import Subjects
+from sojourn.cluster.hosting.services import Fault, no_fault
+from sojourn.cluster.tenure.directory import Directory, Entry
+from sojourn.cluster.tenure.ownership import Owner
 from sojourn.codecs.errors import SojournError
-
-from .directory import Directory, Entry
-from .ownership import Owner
-from .services import Fault, no_fault
 
 if TYPE_CHECKING:
     from sojourn.broker.held import HeldEvent, HeldStore

@@ -17,12 +17,12 @@ from sojourn.actors.events import Decision, StepDone, Verdict
 from sojourn.actors.joining import AT_ONCE
 from sojourn.broker.seam import Publish
 from sojourn.broker.subjects import ActorId, Token
+from sojourn.cluster.mail.mailbox import MOVE_AFTER_SECONDS, UNKNOWN_SECONDS, Mailbox
+from sojourn.cluster.mail.mailroom import HeldRef, Item, Phase
+from sojourn.cluster.mail.moves import Parcel
 
 from .away import Away
 from .known_record import KnownRecord
-from .mailbox import MOVE_AFTER_SECONDS, UNKNOWN_SECONDS, Mailbox
-from .mailroom import HeldRef, Item, Phase
-from .moves import Parcel
 from .nudges import KEPT_SECONDS
 from .outbox import flush, send_reply
 from .refusals import Refusals
@@ -30,9 +30,10 @@ from .turner import Turner
 from .verdicts import verdicts
 
 if TYPE_CHECKING:
+    from sojourn.cluster.steps.local_steps import Listener, RunningCall
+
     from .hot_cache import Hot
     from .serving import Serving
-    from .steps import Listener, RunningCall
 
 CONTROL: Final = frozenset(
     ("start", "cancel", "terminate", "pause", "resume", "release", "spawned", "refused")

@@ -1,0 +1,1 @@
+"""Which code there is and who can run what: what nodes registered, where new actors start, pins."""

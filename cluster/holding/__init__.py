@@ -1,0 +1,1 @@
+"""What this node holds: partitions and lanes, from their attach to their release."""

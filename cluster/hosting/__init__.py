@@ -1,0 +1,1 @@
+"""What an owner does with a partition: its actors, their turns and commits, and what it answers about them."""
