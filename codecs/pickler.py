@@ -23,6 +23,7 @@ from typing import Any
 from . import coroutines, exceptions, functions, iterators, itertools_fields, type_parameters
 from .coroutines import CannotCapture
 from .globals import global_value, is_plain, reduce_context_variable, reduce_sentinel, reduce_stateless
+from .heirs import heir_reducer
 from .identity import Code, present_name, renames_declared
 from .shapes import shape_of
 
@@ -220,10 +221,10 @@ def type_name(kind: type) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _reduce_pinned(shape: str) -> Reducer:
-    def pinned(pickler: FramePickler, _: Any) -> Any:
+def _reduce_pinned(shape: str, reducer: Reducer | None) -> Reducer:
+    def pinned(pickler: FramePickler, value: Any) -> Any:
         pickler.shapes.add(shape)
-        return NotImplemented
+        return NotImplemented if reducer is None else reducer(pickler, value)
 
     return pinned
 
@@ -282,7 +283,7 @@ def _decide(kind: type) -> Reducer | None:
         return _refuse(_IN_LOOP)
     if kind.__module__ in ("_frozen_importlib", "importlib.machinery", "_frozen_importlib_external"):
         return _refuse("this is a module's dictionary; import the module inside the function that needs it")
-    shape = shape_of(kind)
+    reducer, shape = heir_reducer(kind), shape_of(kind)
     if shape is not None:
-        return _reduce_pinned(shape)
-    return reduce_stateless if is_plain(kind) else None
+        return _reduce_pinned(shape, reducer)
+    return reduce_stateless if reducer is None and is_plain(kind) else reducer

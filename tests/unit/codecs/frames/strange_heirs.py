@@ -1,0 +1,293 @@
+"""Classes that inherit from values and containers and change how they are made: strange programs, as `strange_programs`."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import random
+from collections.abc import Callable
+from datetime import date, timedelta
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import PurePosixPath
+from typing import Any, ClassVar, NamedTuple
+
+import msgspec
+from frame_programs import tick
+from strange_programs import PROGRAMS, Log
+
+
+class Cents(int):
+    def __new__(cls, euros: int) -> Any:
+        return super().__new__(cls, euros * 100)
+
+
+class Shout(str):
+    def __new__(cls, text: str) -> Any:
+        return super().__new__(cls, text + "!")
+
+
+class Twice(tuple[Any, ...]):
+    def __new__(cls, items: Any) -> Any:
+        return super().__new__(cls, [*items, *items])
+
+
+class Turned(complex):
+    def __new__(cls, number: complex) -> Any:
+        return super().__new__(cls, number * 1j)
+
+
+class Symbol(str):
+    known: ClassVar[dict[str, Any]] = {}
+
+    def __new__(cls, name: str) -> Any:
+        return cls.known.setdefault(name, super().__new__(cls, name))
+
+
+class Pair(NamedTuple):
+    x: int
+    y: int
+
+
+class Scaled(Pair):
+    def __new__(cls, x: int, y: int = 1) -> Any:
+        return super().__new__(cls, x * 2, y * 2)
+
+
+class Length(int):
+    def __new__(cls, number: int, unit: str) -> Any:
+        made = super().__new__(cls, number)
+        made.unit = unit
+        return made
+
+
+class Money(Decimal):
+    def __new__(cls, amount: str, currency: str = "EUR") -> Any:
+        made = super().__new__(cls, Decimal(amount) * 2)
+        made.currency = currency
+        return made
+
+
+class Weeks(timedelta):
+    def __new__(cls, number: int) -> Any:
+        return super().__new__(cls, weeks=number)
+
+
+class Third(Fraction):
+    def __new__(cls, number: int) -> Any:
+        return super().__new__(cls, number, 3)
+
+
+class Noted(date):
+    pass
+
+
+class Pathed(PurePosixPath):
+    pass
+
+
+class Owned(collections.defaultdict[str, list[int]]):
+    def __init__(self, owner: str) -> None:
+        super().__init__(list)
+        self.owner = owner
+
+
+class Votes(collections.Counter[str]):
+    pass
+
+
+class Dice(random.Random):
+    pass
+
+
+class Tags(set[str]):
+    def __init__(self, owner: str, *tags: str) -> None:
+        super().__init__(tags)
+        self.owner = owner
+
+
+class Wrapping(dict[str, Any]):
+    def __setitem__(self, key: str, value: Any) -> None:
+        super().__setitem__(key, ("wrapped", value))
+
+
+class ReadOnly(dict[str, Any]):
+    def __setitem__(self, key: str, value: Any) -> None:
+        raise TypeError("read only")
+
+
+class Counting(dict[str, Any]):
+    def __init__(self) -> None:
+        self.writes = 0
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.writes += 1
+        super().__setitem__(key, value)
+
+
+class Journal(list[Any]):
+    def append(self, item: Any) -> None:
+        super().append(("appended", item))
+
+    def extend(self, items: Any) -> None:
+        super().extend(("extended", item) for item in items)
+
+
+class Window(collections.deque[int]):
+    def __init__(self, size: int) -> None:
+        super().__init__(maxlen=size)
+        self.size = size
+
+
+class Proxy:
+    def __init__(self, wrapped: Any) -> None:
+        self._wrapped = wrapped
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wrapped, name)
+
+
+class Nothing:
+    """A null object: it answers every call with itself."""
+
+    def __init__(self) -> None:
+        self.kept = [1]
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: self
+
+
+class SlottedProxy:
+    __slots__ = ("_wrapped",)
+
+    def __init__(self, wrapped: Any) -> None:
+        self._wrapped = wrapped
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wrapped, name)
+
+
+class Immutable:
+    __slots__ = ("__hidden", "x")
+
+    def __init__(self, x: int) -> None:
+        object.__setattr__(self, "x", x)
+        object.__setattr__(self, "_Immutable__hidden", [x])
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(name)
+
+    def hidden(self) -> Any:
+        return self.__hidden
+
+
+class Wanting:
+    def __new__(cls, x: int) -> Any:
+        made = super().__new__(cls)
+        made.y = x + 1
+        return made
+
+
+class Normal(msgspec.Struct):
+    total: int
+    seen: list[str] = msgspec.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.total > 50:
+            raise ValueError(self.total)
+        self.total *= 10
+        self.seen.append("made")
+
+
+class Strict(msgspec.Struct, kw_only=True, frozen=True, dict=True, weakref=True):
+    a: int
+    b: int = 2
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fixed:
+    x: int
+
+
+class Loose(Fixed):
+    pass
+
+
+def program(name: str, make: Callable[[], Any], look: Callable[[Any], Any]) -> None:
+    async def held(log: Log) -> Any:
+        value = CASES[name][0]()
+        await tick("held")
+        again = value
+        log.append(CASES[name][1](value))
+        await tick("again")
+        return CASES[name][1](again), type(again).__name__, again is value
+
+    CASES[name] = make, look
+    globals()[name] = PROGRAMS[name] = held
+
+
+CASES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {}
+
+
+def _with(value: Any, **attributes: Any) -> Any:
+    for name, each in attributes.items():
+        object.__setattr__(value, name, each)
+    return value
+
+
+program("a_number_made_anew", lambda: Cents(5), int)
+program("a_text_made_anew", lambda: Shout("a"), str.__str__)
+program("a_tuple_made_anew", lambda: Twice([1, [2]]), list)
+program("a_complex_made_anew", lambda: Turned(2), complex)
+program("a_text_of_which_there_is_one", lambda: Symbol("a"), lambda it: it is Symbol("a"))
+program("a_named_tuple_made_anew", lambda: Scaled(1, 2), list)
+program("a_number_with_a_unit", lambda: Length(5, "m"), lambda it: (int(it), it.unit))
+program("a_decimal_with_a_currency", lambda: Money("5", "USD"), lambda it: (str(it), it.currency))
+program("a_duration_made_otherwise", lambda: Weeks(2), str)
+program("a_fraction_made_otherwise", lambda: Third(5), str)
+program("a_date_with_a_note", lambda: _with(Noted(2026, 1, 2), note=[1]), lambda it: (str(it), it.note))
+program("a_path_without_a_note", lambda: Pathed("a/b"), lambda it: (str(it), hash(it) == hash(Pathed("a/b"))))
+program(
+    "a_dictionary_with_an_owner",
+    lambda: _put(Owned("me"), "a", [1]),
+    lambda it: (dict(it), it["b"], it.owner),
+)
+program(
+    "votes_with_a_topic", lambda: _with(Votes("abca"), topic="t"), lambda it: (dict(it), it.topic, it["z"])
+)
+program("dice_with_a_name", lambda: _with(Dice(7), name="n"), lambda it: (it.random(), it.name))
+program("tags_with_an_owner", lambda: Tags("me", "a", "b"), lambda it: (sorted(it), it.owner))
+program("items_that_are_wrapped", lambda: _put(Wrapping(), "a", 1), dict)
+program("items_that_cannot_be_set", lambda: ReadOnly(a=1), dict)
+program("items_that_are_counted", lambda: _put(Counting(), "a", 1), lambda it: (dict(it), it.writes))
+program("entries_that_are_marked", lambda: _appended(Journal(), 1), list)
+program("a_window_with_a_size", lambda: _appended(Window(2), 1), lambda it: (list(it), it.maxlen, it.size))
+program("a_proxy", lambda: Proxy([1]), lambda it: (it.count(1), it._wrapped))
+program("a_null_object", Nothing, lambda it: (it.kept, it.anything() is it))
+program("a_proxy_with_slots", lambda: SlottedProxy([1]), lambda it: (it.count(1), it._wrapped))
+program("slots_that_cannot_be_set", lambda: Immutable(3), lambda it: (it.x, it.hidden()))
+program("a_class_that_wants_an_argument", lambda: Wanting(3), lambda it: it.y)
+program("a_struct_that_changes_itself", lambda: Normal(5), lambda it: (it.total, it.seen))
+program("a_struct_past_its_own_check", lambda: _with_field(Normal(5), "total", 99), lambda it: it.total)
+program("a_struct_with_a_dictionary", lambda: _noted(Strict(a=1)), lambda it: (it.a, it.b, it.__dict__))
+program("attributes_beside_slots", lambda: _with(Loose(1), extra=[2]), lambda it: (it.x, it.extra))
+
+
+def _put(mapping: Any, key: str, value: Any) -> Any:
+    mapping[key] = value
+    return mapping
+
+
+def _appended(items: Any, item: Any) -> Any:
+    items.append(item)
+    return items
+
+
+def _with_field(struct: Any, name: str, value: Any) -> Any:
+    setattr(struct, name, value)
+    return struct
+
+
+def _noted(struct: Any) -> Any:
+    struct.__dict__["note"] = [3]
+    return struct
