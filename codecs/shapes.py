@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import re
 import sys
 import types
 from collections.abc import Iterable
@@ -80,11 +81,22 @@ def _lazy_annotations(base: type) -> dict[str, Any]:
 def _text(annotation: Any) -> str:
     if isinstance(annotation, str):
         return annotation
-    return (
-        annotation.__qualname__
-        if isinstance(annotation, type) and not hasattr(annotation, "__args__")
-        else repr(annotation)
-    )
+    if isinstance(annotation, type) and not hasattr(annotation, "__args__"):
+        return annotation.__qualname__
+    return steady(repr(annotation))
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_SET = re.compile(r"\{([^{}:]*, [^{}:]*)\}")
+
+
+def steady(text: str) -> str:
+    """What `repr` tells, the same in each process: without addresses (`Annotated[int, AfterValidator(check)]` has one), and sets in
+    one order.
+    """
+    if "{" in text:
+        text = _SET.sub(lambda found: "{" + ", ".join(sorted(found[1].split(", "))) + "}", text)
+    return _ADDRESS.sub("", text)
 
 
 _good: dict[str, tuple[types.ModuleType, str, Any]] = {}

@@ -52,7 +52,7 @@ def module(source: str) -> types.ModuleType:
     made = types.ModuleType(NAME)
     made.tick = tick  # type: ignore[attr-defined]
     sys.modules[NAME] = made
-    exec(compile(textwrap.dedent(source) + USE, f"{NAME}.py", "exec"), made.__dict__)
+    exec(compile(textwrap.dedent(source) + USE, f"{NAME}.py", "exec", dont_inherit=True), made.__dict__)
     return made
 
 
@@ -142,3 +142,32 @@ def test_the_shape_of_a_base_class_counts_too(kind: str) -> None:
     module(body(kind).replace("amount: int", "amount: float") + heir)
     with pytest.raises(PinNotSatisfied, match="fields of"):
         frames.load(frame.data, frame.pin)
+
+
+ANNOTATED = {
+    "a function": "check",
+    "a lambda": "lambda value: value",
+    "an object": "object()",
+    "a validator": "pydantic.AfterValidator(check)",
+    "a set": "{0, 8}",
+    "a set of another order": "frozenset((8, 0))",
+}
+
+
+@pytest.mark.parametrize("what", ANNOTATED)
+@pytest.mark.parametrize("kind", ["dataclass", "msgspec", "pydantic", "attrs", "named tuple"])
+def test_what_an_annotation_is_annotated_with_has_no_address_in_the_shape(kind: str, what: str) -> None:
+    """Else no other process could resume the frame: functions and objects lie elsewhere there, and sets have another order."""
+    pytest.importorskip("pydantic")
+    pytest.importorskip("attrs")
+    if kind == "msgspec" and "pydantic" in ANNOTATED[what]:
+        pytest.skip("each library reads its own")
+    source = "import pydantic\nfrom typing import Annotated\ndef check(value): return value\n" + body(kind)
+    source = source.replace("amount: int", f"amount: Annotated[int, {ANNOTATED[what]}]")
+    frame = stored(source)
+    kept = sys.modules[NAME]
+    module(source.replace("{0, 8}", "{8, 0}").replace("(8, 0)", "(0, 8)"))
+    assert kept.check is not sys.modules[NAME].check
+    assert result(frame) == (3, "EUR")
+    module(source.replace("Annotated[int", "Annotated[float"))
+    must_refuse(frame)
