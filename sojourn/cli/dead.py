@@ -120,11 +120,17 @@ def _print(output: Output, letter: DeadLetter, to: str, name: str) -> None:
 
 def addressee(subjects: Subjects, letter: DeadLetter) -> tuple[str, str]:
     """The actor a letter was for and its channel or verb; empty when its subject cannot be parsed."""
-    parsed = subjects.parse(letter.subject)
+    parsed = subjects.parse(letter.subject) or subjects.parse(_as_stored(letter.subject))
     name = next(
         (str(getattr(parsed, a)) for a in ("channel", "verb", "op", "name", "kind") if hasattr(parsed, a)), ""
     )
     return str(getattr(parsed, "actor", "")), name
+
+
+def _as_stored(subject: str) -> str:
+    """The subject of an event that was held (the one its sender wrote) as the partitions' streams have it."""
+    parts = subject.split(".")
+    return ".".join((*parts[:2], "in", "0", *parts[2:]))
 
 
 def letter_document(letter: DeadLetter, to: str, name: str, *, payload: bool) -> dict[str, Any]:
