@@ -61,7 +61,7 @@ bench: $(VENV)/.ready ## The measurements behind the figures in the docs
 	$(BIN)/python -m pytest benchmarks/*_bench.py -m benchmark -s $(PYTEST_ARGS)
 
 chart: $(VENV)/.ready-chart ## The Helm chart and the images: lint, render, validate, scan
-	CHART_SCAN=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/acceptance/test_chart_deploy.py tests/chart $(PYTEST_ARGS)
+	CHART_SCAN=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -o faulthandler_timeout=350 tests/acceptance/test_chart_deploy.py tests/chart $(PYTEST_ARGS)
 
 image: ## Build the container image sojourn:VERSION (IMAGE_BASE, IMAGE_TOOL to choose)
 	$(IMAGE_TOOL) build --build-arg BASE=$(IMAGE_BASE) $(IMAGE_ARGS) --tag sojourn:$(IMAGE_TAG) --file Dockerfile .

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import orjson
+
 Object = dict[str, Any]
 Key = tuple[str, str, str, str]
 """Group and version ("apps/v1"), plural, namespace, name."""
@@ -49,6 +51,12 @@ class Problem(Exception):
         self.code = code
         self.reason = reason
         self.message = message
+
+
+def _copy(one: Object) -> Object:
+    """Of an object as it is on the wire; deep copies of all objects, ten times a second, slowed the pods down."""
+    copied: Object = orjson.loads(orjson.dumps(one))
+    return copied
 
 
 class Kubernetes:
@@ -99,7 +107,7 @@ class Kubernetes:
                 for key, one in sorted(self._objects.items(), key=lambda pair: pair[0][3])
                 if key[1] == plural
             ]
-            return copy.deepcopy(found)
+            return [_copy(one) for one in found]
 
     def get(self, plural: str, name: str) -> Object | None:
         """A copy of one object, or None."""
@@ -110,7 +118,7 @@ class Kubernetes:
         with self.changed:
             for key, one in self._objects.items():
                 if key[1] == plural and key[3] == name:
-                    changed = copy.deepcopy(one)
+                    changed = _copy(one)
                     change(changed)
                     if changed != one:
                         self._store(key, changed, "MODIFIED")
