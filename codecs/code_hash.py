@@ -128,6 +128,10 @@ def _is_documentation(code: types.CodeType, raw: bytes, at: int) -> bool:
     )
 
 
+_LARGE = 14_000
+"""Bits of a number from which Python may refuse to write it in decimal (4,300 digits)."""
+
+
 def _feed_constant(feed: Callable[[bytes], None], value: Any) -> None:
     kind = type(value)
     if kind is types.CodeType:
@@ -146,6 +150,8 @@ def _feed_constant(feed: Callable[[bytes], None], value: Any) -> None:
     elif kind is slice:
         feed(b"slice")
         _feed_constant(feed, (value.start, value.stop, value.step))
+    elif kind is int and value.bit_length() > _LARGE:
+        feed(b"int %x" % value)
     else:
         text = repr(value).encode("utf-8", "surrogatepass")
         feed(b"%s%d:" % (kind.__name__.encode(), len(text)) + text)

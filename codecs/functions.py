@@ -10,12 +10,14 @@ it comes back as the same class.
 from __future__ import annotations
 
 import builtins
+import enum
 import sys
 import types
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .coroutines import CannotCapture
-from .globals import global_value
+from .globals import global_value, place_in
 from .identity import CodeNotFound, code_of
 
 if TYPE_CHECKING:
@@ -111,11 +113,16 @@ def import_module(name: str) -> types.ModuleType:
 
 
 def reduce_class(_: FramePickler, kind: type) -> Any:
-    """By name; a class defined in a function by its parts; one of C that only `types` knows (`mappingproxy`) by its name there."""
+    """By name, its own or the one that its module holds it under (a class decorator's); a class defined in a function by its
+    parts; one of C that only `types` knows (`mappingproxy`) by its name there.
+    """
     if "<locals>" not in kind.__qualname__:
         hidden = kind.__module__ == "builtins" and not hasattr(builtins, kind.__qualname__)
         name = _NAMES_IN_TYPES.get(kind) if hidden else None
         return NotImplemented if name is None else (global_value, ("types", name))
+    held = place_in(kind.__module__, kind)
+    if held is not None:
+        return global_value, held
     if _has_generated_methods(kind):
         raise CannotCapture(
             kind.__qualname__,
@@ -123,9 +130,46 @@ def reduce_class(_: FramePickler, kind: type) -> Any:
         )
     from cloudpickle import cloudpickle  # type: ignore[import-untyped]  # it has no stubs
 
-    reduced = cloudpickle._dynamic_class_reduce(kind)
-    reduced[2][0]["__qualname__"] = kind.__qualname__  # which cloudpickle forgets
-    return reduced
+    skeleton, arguments, state, *_ = cloudpickle._dynamic_class_reduce(kind)
+    space = state[0]
+    space["__qualname__"] = kind.__qualname__  # which cloudpickle forgets
+    for name, value in list(space.items()):
+        if type(value) is types.MemberDescriptorType and value.__objclass__ is kind:
+            del space[name]  # a private slot: its class makes it
+    if not issubclass(kind, enum.Enum):
+        return make_class, (skeleton, arguments[4], arguments), (state, {}), None, None, fill_class
+    # cloudpickle leaves out other names for a member, and what its `__init__` gave it.
+    members = {name: member._value_ for name, member in kind.__members__.items()}
+    for name in members:
+        space.pop(name, None)
+    arguments = (*arguments[:3], members, *arguments[4:])
+    kept = {name: given for name, member in kind.__members__.items() if (given := _given(member))}
+    return make_class, (skeleton, arguments[5], arguments), (state, kept), None, None, fill_class
+
+
+def make_class(skeleton: Callable[..., type], known_as: str, arguments: tuple[Any, ...]) -> type:
+    """A class that was defined in a function: the one that is there already in this process, or one without its contents."""
+    from cloudpickle import cloudpickle
+
+    known: type | None = cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.get(known_as)
+    return skeleton(*arguments) if known is None else known
+
+
+def fill_class(kind: Any, contents: tuple[Any, dict[str, dict[str, Any]]]) -> None:
+    """Give a class its contents, and the members of an enumeration their attributes."""
+    from cloudpickle import cloudpickle
+
+    state, kept = contents
+    cloudpickle._class_setstate(kind, state)
+    for name, given in kept.items():
+        vars(kind[name]).update(given)
+
+
+_OF_A_MEMBER = frozenset(("_value_", "_name_", "__objclass__", "_sort_order_"))
+
+
+def _given(member: enum.Enum) -> dict[str, Any]:
+    return {name: value for name, value in vars(member).items() if name not in _OF_A_MEMBER}
 
 
 def _has_generated_methods(kind: type) -> bool:

@@ -53,6 +53,11 @@ def place_of(value: Any) -> tuple[str, str] | None:
     return _place(value, list(sys.modules.values()))
 
 
+def place_in(module: str | None, value: Any) -> tuple[str, str] | None:
+    """The name under which that module holds exactly this object, or None."""
+    return _place(value, (sys.modules.get(module or ""),))
+
+
 def global_value(module: str, name: str) -> Any:
     """Restores what a module holds."""
     module, name = present_name(module, name)

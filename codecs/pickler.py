@@ -22,6 +22,7 @@ from typing import Any
 
 from . import coroutines, exceptions, functions, iterators, itertools_fields, type_parameters
 from .coroutines import CannotCapture
+from .enums import reduce_member, stores_by_name
 from .globals import global_value, is_plain, reduce_context_variable, reduce_sentinel, reduce_stateless
 from .heirs import heir_reducer
 from .identity import Code, present_name, renames_declared
@@ -283,6 +284,8 @@ def _decide(kind: type) -> Reducer | None:
         return _refuse(_IN_LOOP)
     if kind.__module__ in ("_frozen_importlib", "importlib.machinery", "_frozen_importlib_external"):
         return _refuse("this is a module's dictionary; import the module inside the function that needs it")
+    if stores_by_name(kind):
+        return reduce_member
     reducer, shape = heir_reducer(kind), shape_of(kind)
     if shape is not None:
         return _reduce_pinned(shape, reducer)

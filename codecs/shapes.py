@@ -17,6 +17,7 @@ import types
 from collections.abc import Iterable
 from typing import Any
 
+from .globals import place_in
 from .identity import CodeNotFound, attribute, import_module, on_forget, present_name
 
 
@@ -24,7 +25,12 @@ def shape_of(kind: type) -> str | None:
     """The shape of a class as a part of a pin, or None when it declares no fields or has no name to be found
     by.
     """
-    if kind.__module__ == "builtins" or "<locals>" in kind.__qualname__:
+    if kind.__module__ == "builtins":
+        return None
+    where: tuple[str, str] | None = kind.__module__, kind.__qualname__
+    if "<locals>" in kind.__qualname__:
+        where = place_in(kind.__module__, kind)
+    if where is None:
         return None
     fields = _fields(kind)
     if fields is None:
@@ -32,7 +38,7 @@ def shape_of(kind: type) -> str | None:
     digest = hashlib.blake2b(digest_size=8, person=b"sj-shape")
     for name, annotation in fields:
         digest.update(f"{name}:{annotation};".encode())
-    return f"{kind.__module__}:{kind.__qualname__}~{digest.hexdigest()}"
+    return f"{where[0]}:{where[1]}~{digest.hexdigest()}"
 
 
 def _fields(kind: type) -> list[tuple[str, str]] | None:

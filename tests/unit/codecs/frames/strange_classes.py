@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 import enum
 import functools
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -178,3 +179,113 @@ async def decorated_twice_in_a_function(log: Log) -> Any:
 
     await tick("held")
     return await work(), work.__name__, work.extra[0] is log, work.__wrapped__.__wrapped__.__name__
+
+
+@program
+async def other_names_and_attributes_of_members(log: Log) -> Any:
+    class Planet(enum.Enum):
+        EARTH = (3, "blue")
+        MARS = (4, "red")
+        HOME = (3, "blue")  # noqa: PIE796  # another name for it
+
+        def __init__(self, place: int, colour: str) -> None:
+            self.place, self.colour = place, colour
+
+    class Right(enum.Flag):
+        READ = enum.auto()
+        WRITE = enum.auto()
+        BOTH = READ | WRITE
+
+    class Kind(enum.StrEnum):
+        ONE = enum.auto()
+
+    planet, right, kind = Planet.HOME, Right.READ | Right.WRITE, Kind.ONE
+    await tick("held")
+    await tick("again")
+    return (
+        planet is Planet.EARTH, planet.colour, list(Planet.__members__), Planet((4, "red")).place, right is Right.BOTH,
+        right.name, (~Right.READ).name, kind is Kind("one"), f"{kind}",
+    )  # fmt: skip
+
+
+@program
+async def private_slots_of_a_function(log: Log) -> Any:
+    class Slotted:
+        __slots__ = ("__hidden", "__weakref__", "unset")
+
+        def __init__(self) -> None:
+            self.__hidden = 1
+
+        def hidden(self) -> int:
+            return self.__hidden
+
+    held = Slotted()
+    await tick("held")
+    await tick("again")
+    return held.hidden(), hasattr(held, "unset")
+
+
+def decorated(kind: Any) -> Any:
+    class Decorated(kind):  # type: ignore[misc]  # whatever class it is
+        def twice(self) -> Any:
+            return super().value() * 2
+
+    return Decorated
+
+
+@decorated
+class Valued:
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def value(self) -> int:
+        return self.n
+
+
+def made() -> Any:
+    @dataclasses.dataclass
+    class Point:
+        x: int
+
+    class Colour(enum.Enum):
+        RED = 1
+
+    class Oops(Exception):
+        pass
+
+    return Point, Colour, Oops
+
+
+Point, Colour, Oops = made()
+
+
+@program
+async def classes_that_a_function_made_for_a_module(log: Log) -> Any:
+    held: list[Any] = [Valued(3), Point(4), Colour.RED, Oops("o"), Point]
+    await tick("held")
+    same = [isinstance(one, kind) for one, kind in zip(held, (Valued, Point, Colour, Oops), strict=False)]
+    try:
+        raise held[3]
+    except Oops as error:
+        await tick("handling")
+        same.append(error is held[3])
+    return same, held[0].twice(), held[1] == Point(4), held[2] is Colour.RED, held[4] is Point
+
+
+class Level(enum.IntFlag, boundary=enum.KEEP):
+    LOW = 1
+    HIGH = 2
+
+
+class Odd(enum.Enum):
+    OBJECT = object()
+    LIST = [1]  # noqa: RUF012  # a value, not an attribute
+    CALL = enum.member(len)
+
+
+@program
+async def members_of_every_kind(log: Log) -> Any:
+    held = [Level.LOW | Level.HIGH, Level(9), Level(0), Odd.OBJECT, Odd.LIST, Odd.CALL]
+    await tick("held")
+    await tick("again")
+    return held[0] is Level(3), int(held[1]), held[2] is Level(0), [one is Odd[one.name] for one in held[3:]]

@@ -299,3 +299,54 @@ def test_reloading_the_same_code_keeps_frames_resumable_and_a_live_one_capturabl
     frame = frames.dump(target)
     frames.discard(target)
     assert finish(frames.load(frame.data, frame.pin)) == (2, 16)
+
+
+ENUM = """
+import enum
+class Colour(enum.Enum):
+    RED = enum.auto()
+    BLUE = enum.auto()
+class Right(enum.IntFlag):
+    READ = enum.auto()
+    WRITE = enum.auto()
+    RUN = enum.auto()
+async def work(value, scale=2):
+    held = [Colour.RED, Right.READ | Right.RUN]
+    await tick()
+    return [each.name for each in held]
+"""
+
+
+def test_a_member_of_an_enumeration_is_the_same_one_after_another_was_added_before_it() -> None:
+    module(ENUM)
+    frame = stored()
+    module(
+        ENUM.replace("    RED", "    NEW = enum.auto()\n    RED").replace(
+            "    READ", "    SEE = enum.auto()\n    READ"
+        )
+    )
+    assert finish(frames.load(frame.data, frame.pin)) == ["RED", "READ|RUN"]
+
+
+def test_a_member_that_was_renamed_is_found_by_its_value_and_one_that_is_gone_is_missed() -> None:
+    source = ENUM.replace("enum.auto()", '"red"', 1).replace("enum.auto()", '"blue"', 1)
+    module(source)
+    frame = stored()
+    renamed = module(source)
+    exec(
+        "class Colour(enum.Enum):\n    CRIMSON = 'red'\nclass Right(enum.IntFlag):\n    SEE, WRITE, RUN = 1, 2, 4",
+        vars(renamed),
+    )
+    assert finish(frames.load(frame.data, frame.pin)) == ["CRIMSON", "SEE|RUN"]
+    exec("class Colour(enum.Enum):\n    CRIMSON = 'dark red'", vars(renamed))
+    with pytest.raises(PinNotSatisfied, match="'red' is not a valid Colour"):
+        frames.load(frame.data, frame.pin)
+
+
+def test_a_number_too_large_for_decimal_is_a_constant_like_any_other() -> None:
+    source = FIRST.replace("limit = 10", f"limit = 0x{'1' * 5000}")
+    module(source)
+    frame = stored()
+    assert frames.satisfied(frame.pin) == []
+    module(source.replace("limit = 0x1", "limit = 0x2"))
+    assert [each.identity for each in frames.satisfied(frame.pin)] == list(frame.pin)[:1]
