@@ -305,16 +305,23 @@ class HeldStore:
         return frozenset(found)
 
     # writing
-    async def move(self, partition: int, moves: Sequence[Move]) -> Moved | MoveRefused:
-        """Store events of one partition, in the given order, all at once.
+    async def move(
+        self, partition: int, moves: Sequence[Move], *, epoch: int | None = None
+    ) -> Moved | MoveRefused:
+        """Store events of one partition, in the given order, all at once. `epoch`: under which the caller serves the partition; None: the
+        one of the last fence written here.
 
         Raises `MoveUnsettled` when the outcome stays unknown after `UNKNOWN_TRIES`: call again *with the
-        same events* before anything else. Raises `FencedOff` when a later owner has been here: step down.
+        same events* before anything else. Raises `FencedOff` when a later owner has been here: step down; also when that was this
+        node's own new attach, whose list of HELD would lack what is stored now.
         When one subject is full the others are stored without it.
         """
         if not 1 <= len(moves) <= MAX_MOVE:
             raise ValueError(f"expected 1 to {MAX_MOVE} events to move, received {len(moves)}")
         async with self._lock(partition):
+            fenced = self._fences[partition][0]
+            if epoch is not None and fenced != epoch:
+                raise FencedOff(partition, epoch, fenced)
             try:
                 return await self._move(partition, moves)
             except MailboxFull:

@@ -36,14 +36,17 @@ class LanePartition(Partition):
         """The lane is that of `services.deployment`."""
         super().__init__(p, epoch, services, on_lost=on_lost, lane=services.deployment)
 
-    async def nudged(self, actor: ActorId) -> None:
-        """Something of the actor is in HELD, or its record was changed by the owner. Returns once that is noted.
+    async def nudged(self, actor: ActorId) -> bool:
+        """Something of the actor is in HELD, or its record was changed by the owner. Returns once that is noted; False: the lane was
+        given up meanwhile.
 
         From then on it needs no nudge: should this node die, whoever attaches the lane lists HELD. Raises `BrokerError`.
         """
         news = await self._serving.list_held(actor)
-        if not self._serving.over:
-            self._host(actor).nudged(news=news)
+        if self._serving.over:
+            return False  # a successor may have listed HELD before
+        self._host(actor).nudged(news=news)
+        return True
 
 
 class LaneAttacher(Attacher):

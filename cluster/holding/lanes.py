@@ -81,6 +81,8 @@ class Lanes:
         self._unserved: dict[int, float] = {}
         self._kept_until: dict[int, float] = {}
         self._draining = False
+        self._until = 0.0
+        """When a node that leaves gives up handing over (local monotonic)."""
         self._over = False
 
     def __repr__(self) -> str:
@@ -101,9 +103,10 @@ class Lanes:
         if await self._versions.observe(view):
             for partition in self._homes.partitions():
                 partition.look_again()
-        if self._over or self._draining:
+        owners = {} if self._over or self._draining else await self._directory.lanes()
+        if self._over or self._draining:  # perhaps only since a moment
+            self._give_up()
             return
-        owners = await self._directory.lanes()
         peers = {node: m for node, m in view.members.items() if m.deployment == self._label}
         self._move(View(view.partitions, peers, owners, only=self._needed(view, owners)))
         self._metrics.gauge("lanes_served", len(self.holdings.serving()))
@@ -140,10 +143,16 @@ class Lanes:
     def drain(self, seconds: float) -> None:
         """Hear no more nudges, and hand every lane over to the peers."""
         self._draining = True
+        self._until = self._services.monotonic() + seconds
         if self._pull is not None:
             self._spawn(self._stop_pull(), "stop")
-        for p in self.holdings.serving():
-            self.holdings.release(p, seconds)
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """Hand over what is served: of a lane that was being attached, or looked at, when the node began to leave, that comes later."""
+        if not self._over:
+            for p in self.holdings.serving():
+                self.holdings.release(p, max(0.0, self._until - self._services.monotonic()))
 
     def drop(self) -> None:
         """The lease has ended, or the node leaves: forget everything at once."""
@@ -245,8 +254,7 @@ class Lanes:
         partition = self.holdings.partition(self._services.subjects.partition_of(actor))
         if not isinstance(partition, LanePartition):
             return False
-        await partition.nudged(actor)
-        return True
+        return await partition.nudged(actor)
 
     async def _pass_on(self, actor: ActorId) -> bool:
         """Whether the peer that has the lane has noted the nudge; begins to attach a lane that nobody has."""
@@ -268,7 +276,7 @@ class Lanes:
 
     async def _on_forwarded(self, request: Received) -> None:
         """Somebody takes this node for the owner of these actors' lanes."""
-        if not self._over and not self._draining:
+        if not self._over:
             self._spawn(self._note_all(request), "note")
 
     async def _note_all(self, request: Received) -> None:

@@ -81,6 +81,7 @@ class ActorHost:
     def reattached(self) -> None:
         """Every event that is not acknowledged comes again; the record and the coroutines stay."""
         self.mailbox.clear()
+        self._work.reattached()
         self.wake()
 
     def drop(self) -> None:

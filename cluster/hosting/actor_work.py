@@ -93,6 +93,11 @@ class ActorWork:
         if self._away is not None:
             self._away.look()
 
+    def reattached(self) -> None:
+        """HELD was listed anew: if it is on a lane, its nodes may not know of all that is there."""
+        if self._away is not None:
+            self._away.look()
+
     async def advance(self) -> bool:
         """Do one thing. False: there is nothing to do until something happens."""
         known, turner, serving = self._known, self._turner, self._serving

@@ -103,8 +103,11 @@ class Away:
 
     def _is_ours(self, record: Record, item: Item) -> bool:
         """What the owner handles although the actor is on a lane."""
-        event = item.event
-        ends_grace = event.kind == "timer" and event.body.get("n") in grace_timers(record.envelope)
+        event, envelope = item.event, record.envelope
+        # While it is held the end of its grace waits in HELD, like everything else that a hold does not accept.
+        ends_grace = (
+            event.kind == "timer" and envelope.hold is None and event.body.get("n") in grace_timers(envelope)
+        )
         return event.kind in ("nudge", "terminate") or ends_grace or item.homeless
 
     async def _take(self, hot: Hot, record: Record, item: Item, refuse: Refuse) -> bool:
@@ -129,7 +132,10 @@ class Away:
         return True
 
     async def _stored(self, items: Sequence[Item]) -> list[Item]:
-        """Those whose source is still stored, in order of origin; the others leave memory."""
+        """Those whose source is still stored, in order of origin; the others leave memory.
+
+        Also left out is what was given up meanwhile: after a new attach the same events come again, and are moved then.
+        """
         floors = self._serving.floors
         found: list[Item] = []
         for start in range(0, len(items), READS):
@@ -139,7 +145,8 @@ class Away:
             self._mailbox.drop_gone(
                 item.origin for item, stored in zip(part, there, strict=True) if not stored
             )
-        return sorted((item for item in found if item.phase is Phase.WAITING), key=lambda item: item.origin)
+        left = (item for item in found if item.phase is Phase.WAITING and item.delivery is not None)
+        return sorted(left, key=lambda item: item.origin)
 
     async def _nudge(self, lane: str) -> None:
         """Nudge the lane if events are held that it may not know of; remember to look again."""

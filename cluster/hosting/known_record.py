@@ -66,6 +66,7 @@ class KnownRecord:
         if found.unreadable is not None:
             services.log.error("%s: its record cannot be opened: %s", self._actor, found.unreadable.error)
         record = found.record
+        self.foreign = False  # until its calls are looked at, if they are this owner's to look at
         hot = Hot(record, found.revision, serving.p, busy=True)
         if record is None:
             return hot

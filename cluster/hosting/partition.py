@@ -135,7 +135,12 @@ class Partition:
         serving.mover = Mover(serving)
         serving.floors = self._new_floors(serving.p)
         serving.epoch = epoch
-        serving.held.replace(_reference(event) for event in held)
+        if serving.lane:
+            # It may have been told of later events since the list was read, and have said that it noted them.
+            for event in held:
+                serving.held.add(*_reference(event))
+        else:
+            serving.held.replace(_reference(event) for event in held)
         for host in tuple(self._hosts.values()):
             host.reattached()
         serving.unacknowledged = 0

@@ -95,14 +95,14 @@ class Mover:
 
     async def _store(self, items: Sequence[Item]) -> Sequence[int | None]:
         """Repeat the batch until it is settled."""
-        services, p = self._serving.services, self._serving.p
+        services, p, epoch = self._serving.services, self._serving.p, self._serving.epoch
         moves = [Move(item.parsed, item.stored, item.origin) for item in items]
         services.fault("before_move", str(p))
         while True:
             if not services.may_act():
                 await services.wait_may_act()
             try:
-                result = await services.held.move(p, moves)
+                result = await services.held.move(p, moves, epoch=epoch)
             except FencedOff:
                 raise
             except (MoveUnsettled, BrokerError) as unknown:

@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from sojourn.actors.channel import Channel
@@ -147,8 +148,10 @@ class Sides:
     made: list[Owner | LaneNode] = field(default_factory=list)
     epochs: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
-    async def owner(self, *, own: str = "v2", gate: Gate | None = None, fault: Fault = no_fault) -> Owner:
-        base = await self.owners(attach=False, fault=fault)
+    async def owner(
+        self, *, own: str = "v2", gate: Gate | None = None, fault: Fault = no_fault, broker: Any = None
+    ) -> Owner:
+        base = await self.owners(attach=False, fault=fault, broker=broker)
         services = dataclasses.replace(
             base.services,
             deployment=own,
@@ -164,13 +167,13 @@ class Sides:
 
     async def lane(
         self, *, fault: Fault = no_fault, gate: Gate | None = None, taken_over: bool = False, hears: bool = True,
-        own: str = "v1",
+        own: str = "v1", broker: Any = None, resolver: Labels | None = None,
     ) -> LaneNode:  # fmt: skip
-        base = await self.owners(attach=False, fault=fault)
+        base = await self.owners(attach=False, fault=fault, broker=broker)
         services = dataclasses.replace(
             base.services,
             deployment="v1",
-            resolver=Labels(own, self.labels),
+            resolver=resolver or Labels(own, self.labels),
             held=HeldStore(base.broker, base.subjects),
             hot_cache=HotCache(max_entries=100, max_bytes=MILLION),
             marks=NoMarks(),
@@ -183,19 +186,23 @@ class Sides:
         await node.attach(taken_over=taken_over, hears=hears)
         return node
 
+    async def close(self) -> None:
+        """End whatever was made."""
+        for one in self.made:
+            if isinstance(one, LaneNode):
+                await one.stop_hearing()
+                for task in one.tasks:
+                    task.cancel()
+            one.partition.drop()
+            await one.services.step_runner.close()
+        await asyncio.sleep(0)
+
 
 @pytest.fixture
 async def sides(owners: MakeOwner) -> AsyncIterator[Sides]:
     made = Sides(owners, {"v1", "v2"})
     yield made
-    for one in made.made:
-        if isinstance(one, LaneNode):
-            await one.stop_hearing()
-            for task in one.tasks:
-                task.cancel()
-        one.partition.drop()
-        await one.services.step_runner.close()
-    await asyncio.sleep(0)
+    await made.close()
 
 
 @pytest.fixture
