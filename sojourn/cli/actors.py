@@ -203,8 +203,9 @@ def _print_result(output: Output, value: Any) -> None:
 )
 @click.option("--deployment", help="Only those that this deployment ran last.")
 @click.option(
-    "--limit", type=click.IntRange(min=0), default=100, show_default=True, help="At most so many; 0: all."
+    "--limit", type=click.IntRange(min=0), help="At most so many; 0: all.  [default: 100, with --ids all]"
 )
+@click.option("--ids", is_flag=True, help="Only their ids, one a line, for `sojourn release -` and the like.")
 @click.option(
     "--quick",
     is_flag=True,
@@ -223,13 +224,16 @@ async def list_actors(
     waiting_for: str | None,
     older_than: float | None,
     deployment: str | None,
-    limit: int,
+    limit: int | None,
+    ids: bool,
     quick: bool,
 ) -> None:
     """List actors and what each waits for, from their public indexes: what needs somebody first, then what lives,
     longest in its state first; then what has ended, the latest first.
     """
     now = time.time()
+    if limit is None:
+        limit = 0 if ids else 100
 
     def fits(index: Index) -> bool:
         return (
@@ -263,7 +267,10 @@ async def list_actors(
     found.sort(key=_urgency)
     shown = found[: limit or None]
     if output.json:
-        output.document([index_document(index) for index in shown])
+        output.document([index.actor if ids else index_document(index) for index in shown])
+        return
+    if ids:
+        output.lines(clean(index.actor) for index in shown)
         return
     if not found:
         output.say("No such actors.")

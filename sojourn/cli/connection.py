@@ -113,22 +113,43 @@ class Connection:
 
     async def subjects(self, broker: Broker) -> Subjects:
         """The names of this namespace, with the number of partitions that was applied. Raises `CommandFailed` when it is not there."""
-        from sojourn.broker.errors import without_credentials
+        from sojourn.broker.errors import OutcomeUnknown, Refused, without_credentials
         from sojourn.broker.subjects import Subjects
         from sojourn.broker.topology import read_topology
 
         names = Subjects(self.namespace, 1)
         if self.role == "signaller":  # it may not read what was applied; mail is addressed without partitions
             return names
-        topology = await read_topology(broker, names)
+        where = f"namespace {self.namespace!r} at {without_credentials(self.server)}"
+        try:
+            topology = await read_topology(broker, names)
+        except OutcomeUnknown:  # without its role's inbox prefix a user is not even told that it may not
+            message = f"the server is there, and does not answer for {where}"
+            raise CommandFailed(
+                Exit.UNREACHABLE, message, self._whose("the streams have no leader just now")
+            ) from None
+        except Refused as refused:
+            if not refused.is_denied:
+                raise
+            message = f"this user may not look at {where} ({refused})"
+            raise CommandFailed(
+                Exit.REFUSED, message, self._whose("--namespace is not the one that it is for")
+            ) from None
         if topology is None:
             raise CommandFailed(
                 Exit.UNREACHABLE,
-                f"there is no namespace {self.namespace!r} at {without_credentials(self.server)}",
+                f"there is no {where}",
                 f"`sojourn topology apply --namespace {self.namespace}` sets it up; or check --namespace and --server, and that the "
                 "credentials belong to the account of its streams.",
             )
         return topology.subjects
+
+    def _whose(self, otherwise: str) -> str:
+        """What to look at when the broker and this user do not get along from the start."""
+        given = f"It says {self.role or 'none'}" + (f", for user {self.user}" if self.user else "")
+        return (
+            f"Does --role (SOJOURN_ROLE) say the role that this user has? {given}. If it does, {otherwise}."
+        )
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import click
 
 from .connection import Connection, connection_options, reported
-from .failures import Exit
+from .failures import CommandFailed, Exit, explain
 from .operators import silent_nodes
 from .output import Output, counted
 
@@ -92,27 +92,22 @@ def _package(name: str, use: str, extra: str) -> Finding:
 
 
 async def _cluster(connection: Connection) -> AsyncIterator[Finding]:
-    from sojourn.broker.errors import StreamNotFound
+    from sojourn.broker.errors import without_credentials
     from sojourn.codecs.errors import SojournError
 
     try:
         async with connection.broker() as broker:
-            yield Finding("broker", "ok", connection.server)
+            yield Finding("broker", "ok", without_credentials(connection.server))
             try:
                 subjects = await connection.subjects(broker)
-            except StreamNotFound as error:
-                remedy = f"`sojourn topology apply --namespace {connection.namespace}`, or name the right --namespace"
-                yield Finding(
-                    "topology",
-                    "broken",
-                    f"no namespace {connection.namespace}: no stream {error.name}",
-                    remedy,
-                )
+            except CommandFailed as failed:
+                yield Finding("topology", "broken", failed.message, failed.hint)
                 return
             for look in (_topology, _clock, _nodes):
                 yield await _guarded(look, broker, subjects)
     except (TimeoutError, SojournError, OSError) as error:
-        yield Finding("broker", "broken", str(error))
+        failure = explain(error)
+        yield Finding("broker", "broken", failure.message, failure.hint)
 
 
 async def _guarded(

@@ -129,7 +129,8 @@ def explain(error: BaseException) -> Failure:
 
 _ROLES = (
     "This user may not do that. A signaller sends mail, a starter also starts and waits, a reader looks, an operator also cancels, "
-    "terminates, pauses, resumes and releases, an admin does all: choose another with --role and --user (`sojourn roles` makes them)."
+    "terminates, pauses, resumes, releases and drains nodes, an admin does all: choose another with --role and --user "
+    "(`sojourn roles` makes them)."
 )
 
 

@@ -148,8 +148,8 @@ async def check(
     connection or a large value is alive, in all code that its workflows lead to. It asks no broker.
 
     Without: verify over all records that nothing can be stuck for ever: each actor that has not ended has an event, a
-    timer or a message that will bring its owner to it (invariant I11). It opens the records, so it needs the key; it
-    unpickles nothing.
+    timer or a message that will bring its owner to it (invariant I11). It opens the records and looks into every
+    stream, so it needs the key and the rights of a node or an admin; it unpickles nothing.
     """
     if app is not None:
         from .check_code import check_code

@@ -157,6 +157,11 @@ class Output:
         """Print text from outside as it is: cleaned, cut at `longest` characters, never folded."""
         self.console.print(Text(clean(text, longest)), soft_wrap=True)
 
+    def lines(self, texts: Iterable[str]) -> None:
+        """Print one text a line and nothing else, for other commands to read."""
+        self.stdout.writelines(f"{text}\n" for text in texts)
+        self.stdout.flush()
+
     def note(self, sentence: str) -> None:
         """Print a remark beside the answer, on standard error; nothing with `--json`."""
         if not self.json:

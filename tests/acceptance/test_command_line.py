@@ -107,10 +107,10 @@ class Shell:
         assert self._process is not None
         return self._process.wait(seconds)
 
-    def command(self, line: str) -> Result:
+    def command(self, line: str, typed: str | None = None) -> Result:
         """One command, in this process: a tenth of a second instead of half of one."""
         with contextlib.chdir(self.folder):
-            return CliRunner().invoke(cli, shlex.split(line), env={"COLUMNS": "160"})
+            return CliRunner().invoke(cli, shlex.split(line), input=typed, env={"COLUMNS": "160"})
 
     def json(self, line: str, *, code: int = 0) -> Any:
         return json.loads(self.run(f"{line} --json", code=code))
@@ -274,6 +274,29 @@ def test_paused_mail_waits_and_resume_takes_it(shell: Shell) -> None:
     assert "is paused: audit" in shell.json(f"describe {actor}")["sentence"]
     shell.run(f"resume {actor}")
     assert shell.json(f"result {actor}") == "account of paused"
+
+
+def test_what_a_list_finds_is_piped_into_a_verb(shell: Shell) -> None:
+    actors = [shell.start(f"piped-{n}") for n in range(3)]
+    shell.run(f"pause {actors[0]} {actors[1]} {actors[2]} --reason gateway")
+    ids = shell.run("list --held paused --ids")
+    assert sorted(ids.splitlines()) == actors
+    done = shell.command("resume -", ids)
+    assert (done.exit_code, done.stdout) == (0, "3 actors: asked to resume\n")
+    assert shell.run("list --held paused --ids") == ""
+    assert shell.command("resume -", "").exit_code == 0
+
+
+def test_of_many_actors_all_are_tried_and_those_that_fail_are_named(shell: Shell) -> None:
+    actors = [shell.start(f"many-{n}") for n in range(2)]
+    done = shell.command(f"cancel {actors[0]} nobody {actors[1]}")
+    assert done.exit_code == Exit.NOT_FOUND
+    assert "2 actors: asked to cancel" in done.stdout
+    assert "no actor 'nobody'" in done.stdout
+    assert "1 actor of 3 failed" in done.stdout
+    answers = json.loads(shell.command(f"terminate {' '.join(actors)} 'no id' --json").stdout)
+    assert [answer.get("changed") for answer in answers[:2]] == [False, False]
+    assert answers[2]["exit"] == Exit.USAGE
 
 
 @pytest.mark.parametrize(("verb", "status"), [("cancel", "cancelled"), ("terminate", "terminated")])

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 from sojourn.actors.registry import Registry
@@ -59,10 +60,18 @@ async def server() -> AsyncIterator[EmbeddedServer]:
             await running
 
 
-async def doctor(server: EmbeddedServer, role: Role, place: Path, *words: str) -> tuple[int | None, str]:
+async def doctor(
+    server: EmbeddedServer,
+    user: Role,
+    place: Path,
+    *words: str,
+    role: Role | Literal["its own"] | None = "its own",
+    namespace: str = TOPOLOGY.namespace,
+) -> tuple[int | None, str]:
+    said = user if role == "its own" else role
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "sojourn.cli", "doctor", *words, "--server", server.url, "--namespace", TOPOLOGY.namespace,
-        "--role", role.value, "--user", role.value, "--password", "secret",
+        sys.executable, "-m", "sojourn.cli", "doctor", *words, "--server", server.url, "--namespace", namespace,
+        "--user", user.value, "--password", "secret", *(("--role", said.value) if said else ()),
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=place,
     )  # fmt: skip
     out, _ = await asyncio.wait_for(process.communicate(), 60)
@@ -114,3 +123,20 @@ async def test_drift_of_a_stream_that_a_reader_sees_is_found_by_a_reader(
     code, text = await doctor(server, Role.READER, tmp_path)
     assert code == 1
     assert frames.name in text.replace("\n", "")
+
+
+async def test_a_user_who_names_no_role_or_another_ones_or_another_namespace_is_told_what_to_look_at(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """Its answers would come to an inbox that it may not read: without these words it is a time-out."""
+
+    async def topology(user: Role, **given: Any) -> str:
+        code, text = await doctor(server, user, tmp_path, "--json", **given)
+        (found,) = [one for one in json.loads(text) if one["subject"] == "topology"]
+        assert (code, found["health"]) == (1, "broken")
+        return str(found["remedy"])
+
+    assert "--role" in await topology(Role.ADMIN, role=None)
+    assert "says none, for user reader" in await topology(Role.READER, role=None)
+    assert "says operator, for user reader" in await topology(Role.READER, role=Role.OPERATOR)
+    assert "--namespace" in await topology(Role.READER, namespace="elsewhere")
