@@ -22,9 +22,7 @@ from typing import Any
 from .slots import put
 
 _BUILTIN_FIELDS = (types.MemberDescriptorType, types.GetSetDescriptorType)
-_SKIPPED = frozenset(
-    ("__dict__", "args", "obj", "characters_written", "__weakref__", "exceptions", "message")
-)
+_SKIPPED = frozenset(("__dict__", "args", "obj", "__weakref__", "exceptions", "message"))
 _MAX_ENTRIES = 64  # the first and last 32 of a longer traceback
 
 
@@ -36,8 +34,10 @@ def reduce_exception(exception: BaseException) -> tuple[Any, ...]:
         made = exception.__reduce_ex__(5)
         if isinstance(made, tuple) and len(made) >= 2:
             state = made[2] if len(made) > 2 else None
+            if "__notes__" in vars(exception):
+                extras["notes"] = exception.__notes__
             return made[0], made[1], (None, state, extras), None, None, fill_exception
-    fields = {name: value for name in _fields(kind) if (value := getattr(exception, name, None)) is not None}
+    fields = {name: value for name in _fields(kind) if (value := _field(exception, name)) is not None}
     if fields:
         extras["fields"] = fields
     if isinstance(exception, BaseExceptionGroup):
@@ -84,6 +84,20 @@ def _fields(kind: type) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name not in _SKIPPED))
 
 
+def _field(exception: BaseException, name: str) -> Any:
+    """What a builtin class keeps under that name, whatever an heir shows under it; None when it is not set."""
+    try:
+        return _descriptor(type(exception), name).__get__(exception)
+    except AttributeError:
+        return None
+
+
+def _descriptor(kind: type, name: str) -> Any:
+    return next(
+        vars(base)[name] for base in kind.__mro__ if base.__module__ == "builtins" and name in vars(base)
+    )
+
+
 def make_exception(kind: type[BaseException]) -> BaseException:
     """An empty exception of that class."""
     base: Any = next(each for each in kind.__mro__ if each.__module__ == "builtins")
@@ -108,7 +122,9 @@ def fill_exception(exception: BaseException, state: tuple[Any, ...]) -> None:
     if attributes is not None:
         _set_state(exception, attributes)
     for name, value in extras.get("fields", {}).items():
-        setattr(exception, name, value)
+        _descriptor(type(exception), name).__set__(exception, value)
+    if "notes" in extras:
+        vars(exception)["__notes__"] = extras["notes"]
     exception.__context__ = extras.get("context", exception.__context__)
     exception.__cause__ = extras.get("cause", exception.__cause__)
     exception.__suppress_context__ = extras.get("suppress", False)

@@ -23,7 +23,7 @@ _CACHE_LIMIT = 10_000
 def reduce_sentinel(pickler: FramePickler, value: Any) -> Any:
     """A plain `object()`: by name when some module holds it, else as a new one."""
     place = _place(value, (*_modules_of(pickler), *list(sys.modules.values())))
-    return NotImplemented if place is None else (global_value, place)
+    return NotImplemented if place is None else (stateless_value, (*place, object))
 
 
 def reduce_stateless(pickler: FramePickler, value: Any) -> Any:
@@ -31,11 +31,11 @@ def reduce_stateless(pickler: FramePickler, value: Any) -> Any:
 
     by name when the module of its class, or of the code in the frame, holds it.
     """
-    if value.__dict__:
+    if type(value).__dictoffset__ and value.__dict__:
         return NotImplemented
     own = sys.modules.get(type(value).__module__)
     place = _place(value, (own, *_modules_of(pickler)))
-    return NotImplemented if place is None else (global_value, place)
+    return NotImplemented if place is None else (stateless_value, (*place, type(value)))
 
 
 def reduce_context_variable(pickler: FramePickler, value: Any) -> Any:
@@ -68,14 +68,28 @@ def global_value(module: str, name: str) -> Any:
     return found
 
 
+def stateless_value(module: str, name: str, kind: Any) -> Any:
+    """Restores an instance that holds nothing. Where its name is bound to something else, that was no constant: a new one."""
+    found = global_value(module, name)
+    return found if type(found) is kind else kind.__new__(kind)
+
+
+def is_stateless(kind: type) -> bool:
+    """Whether instances of `kind` have neither attributes nor slots, and are pickled by Python's default."""
+    return not kind.__dictoffset__ and _is_default(kind)
+
+
 def is_plain(kind: type) -> bool:
     """Whether instances of `kind` keep their state in `__dict__` only, and are pickled by Python's default."""
+    return bool(kind.__dictoffset__) and _is_default(kind)
+
+
+def _is_default(kind: type) -> bool:
     return (
         all(
             getattr(kind, name) is getattr(object, name)
             for name in ("__reduce_ex__", "__reduce__", "__getstate__")
         )
-        and bool(kind.__dictoffset__)
         and not any(base.__dict__.get("__slots__") for base in kind.__mro__)
         and all(base is object or base.__flags__ & _HEAP for base in kind.__mro__)
     )
@@ -103,7 +117,19 @@ def _place(value: Any, modules: Iterable[Any]) -> tuple[str, str] | None:
                 _found[id(value)] = (value, module, name)
                 return module.__name__, name
             if isinstance(each, type) and each.__module__ == module.__name__:
-                for inner, member in list(vars(each).items()):
-                    if member is value:
-                        return module.__name__, f"{name}.{inner}"
+                inner = _place_in_class(value, each)
+                if inner is not None:
+                    return module.__name__, f"{name}.{inner}"
+    return None
+
+
+def _place_in_class(value: Any, kind: type) -> str | None:
+    """The path that leads from a class to what it, or a class written in it, holds."""
+    for name, member in list(vars(kind).items()):
+        if member is value:
+            return name
+        if isinstance(member, type) and member.__qualname__ == f"{kind.__qualname__}.{name}":
+            inner = _place_in_class(value, member)
+            if inner is not None:
+                return f"{name}.{inner}"
     return None

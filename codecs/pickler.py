@@ -23,7 +23,14 @@ from typing import Any
 from . import coroutines, exceptions, functions, iterators, itertools_fields, type_parameters
 from .coroutines import CannotCapture
 from .enums import reduce_member, stores_by_name
-from .globals import global_value, is_plain, reduce_context_variable, reduce_sentinel, reduce_stateless
+from .globals import (
+    global_value,
+    is_plain,
+    is_stateless,
+    reduce_context_variable,
+    reduce_sentinel,
+    reduce_stateless,
+)
 from .heirs import heir_reducer
 from .identity import Code, present_name, renames_declared
 from .shapes import shape_of
@@ -274,7 +281,8 @@ def _learn(kind: type) -> Reducer | None:
 
 def _decide(kind: type) -> Reducer | None:
     if issubclass(kind, BaseException):
-        return _reduce_exception
+        shape = shape_of(kind)
+        return _reduce_exception if shape is None else _reduce_pinned(shape, _reduce_exception)
     if issubclass(kind, type):
         return functions.reduce_class
     if issubclass(kind, types.ModuleType):
@@ -289,4 +297,4 @@ def _decide(kind: type) -> Reducer | None:
     reducer, shape = heir_reducer(kind), shape_of(kind)
     if shape is not None:
         return _reduce_pinned(shape, reducer)
-    return reduce_stateless if reducer is None and is_plain(kind) else reducer
+    return reduce_stateless if reducer is None and (is_plain(kind) or is_stateless(kind)) else reducer

@@ -171,3 +171,14 @@ def test_what_an_annotation_is_annotated_with_has_no_address_in_the_shape(kind: 
     assert result(frame) == (3, "EUR")
     module(source.replace("Annotated[int", "Annotated[float"))
     must_refuse(frame)
+
+
+@pytest.mark.parametrize("kind", ["dataclass", "attrs"])
+def test_an_exception_with_fields_is_pinned_by_them(kind: str) -> None:
+    pytest.importorskip("attrs")
+    source = body(kind).replace("class Held:", "class Held(Exception):")
+    frame = stored(source)
+    module(source.replace("amount: int", "amount: float"))
+    must_refuse(frame)
+    module(source)
+    assert result(frame) == (3, "EUR")

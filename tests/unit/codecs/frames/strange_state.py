@@ -1,0 +1,121 @@
+"""State that lies where one does not look for it: strange programs, as `strange_programs`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from frame_programs import tick
+from strange_programs import PROGRAMS, Log, program
+
+# -- values known by their identity ----------------------------------------------------------------------
+
+
+class _Missing:
+    __slots__ = ()
+
+
+MISSING = _Missing()
+
+
+class Outer:
+    class Inner:
+        EMPTY = object()
+
+        class Innermost:
+            NONE = object()
+
+
+class Only:
+    one: ClassVar[Any] = None
+
+    def __new__(cls) -> Any:
+        if cls.one is None:
+            cls.one = super().__new__(cls)
+        return cls.one
+
+
+@program
+async def values_known_by_their_identity(log: Log) -> Any:
+    held = [MISSING, Outer.Inner.EMPTY, Outer.Inner.Innermost.NONE, Only()]
+    await tick("held")
+    known = [MISSING, Outer.Inner.EMPTY, Outer.Inner.Innermost.NONE, Only()]
+    await tick("again")
+    return [one is other for one, other in zip(held, known, strict=True)]
+
+
+_latest: Any = None
+
+
+@program
+async def a_value_that_a_global_was_bound_to(log: Log) -> Any:
+    global _latest
+    mark = _latest = object()
+    await tick("bound")
+    await tick("again")
+    return type(mark).__name__
+
+
+# -- exceptions ------------------------------------------------------------------------------------------
+
+
+class Coded(Exception):
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+    def __reduce__(self) -> Any:
+        return Coded, (self.code, self.args[0])
+
+
+class Shown(OSError):
+    @property
+    def errno(self) -> int:  # type: ignore[override]  # it hides what the base keeps
+        return 5
+
+
+class Grouped(ExceptionGroup[Exception]):
+    def __new__(cls, message: str, errors: list[Exception], code: int = 0) -> Any:
+        made = super().__new__(cls, message, errors)
+        made.code = code
+        return made
+
+    def derive(self, errors: Any) -> Any:
+        return Grouped(self.message, errors, self.code)  # type: ignore[attr-defined]
+
+
+CASES: dict[str, tuple[Callable[[], BaseException], Callable[[Any], Any]]] = {
+    "its_own_reduce": (lambda: Coded(3, "t"), lambda it: (it.code, it.args)),
+    "a_field_hidden": (
+        lambda: Shown(2, "no", "file"),
+        lambda it: (it.errno, it.strerror, it.filename, str(it)),
+    ),
+    "written_so_far": (lambda: BlockingIOError(11, "b", 7), lambda it: (it.errno, it.characters_written)),
+    "nothing_written": (lambda: BlockingIOError(11, "b"), lambda it: hasattr(it, "characters_written")),
+    "a_group": (
+        lambda: Grouped("m", [ValueError(1), KeyError(2)], 7),
+        lambda it: (it.code, repr(it.exceptions), repr(it.subgroup(KeyError)), it.subgroup(KeyError).code),
+    ),
+}
+
+
+def _handled(name: str) -> None:
+    async def handling(log: Log) -> Any:
+        make = CASES[name][0]
+        try:
+            raise make()
+        except Exception as error:
+            error.add_note("noted")
+            await tick("handling")
+            log.append((CASES[name][1](error), error.__notes__))
+            await tick("again")
+            try:
+                raise
+            except Exception as again:
+                return CASES[name][1](again), again is error, again.__notes__, str(again)
+
+    PROGRAMS[f"an_exception_with_{name}"] = globals()[f"an_exception_with_{name}"] = handling
+
+
+for _name in CASES:
+    _handled(_name)
