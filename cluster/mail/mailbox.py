@@ -8,8 +8,8 @@ The last two are decided on a leader read of the record, and a dead letter is wr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container, Iterable, Iterator
-from itertools import islice
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final
 
 from sojourn.actors.events import Decision, Event, Verdict
@@ -302,14 +302,21 @@ class Mailbox:
 def _wanted(
     held: HeldOf, record: Record | None, now: float, loaded: Container[Origin]
 ) -> list[tuple[Origin, HeldRef]]:
-    """The held events that the actor's record could use now and that are not loaded: all that is no mail, the earliest of each channel."""
+    """The held events that the actor's record could use now and that are not loaded: all that is no mail, the earliest of each channel.
+
+    Of what is to be swept those that are loaded count: no more is in memory at a time, and the next are read when these are gone.
+    """
     if record is None:
         pairs = (p for p in held if not p[1].is_mail or now - p[1].time >= UNKNOWN_SECONDS)
-        return list(islice((pair for pair in pairs if pair[0] not in loaded), SWEEP))
+        return [pair for pair in islice(pairs, SWEEP) if pair[0] not in loaded]
     consumed = record.envelope.consumed
     if record.index.status.ended:
         pairs = (pair for pair in held if pair[0] not in consumed)
-        return list(islice((pair for pair in pairs if pair[0] not in loaded), SWEEP))
+        return [pair for pair in islice(pairs, SWEEP) if pair[0] not in loaded]
+    if ends := record.envelope.ends:
+        pairs = (pair for refs in held.mail.values() for pair in _up_to(ends, refs))
+        if sweep := [pair for pair in islice(pairs, SWEEP) if pair[0] not in loaded]:
+            return sweep
     others = [pair for pair in held.others.items() if pair[0] not in consumed and pair[0] not in loaded]
     if record.envelope.hold is not None:
         return [pair for pair in others if pair[1].kind == "ctl"]
@@ -320,3 +327,8 @@ def _wanted(
         # Those that are loaded count: what is fetched here is always the channel's earliest.
         others += (pair for pair in islice(mail, FETCH) if pair[0] not in loaded)
     return others
+
+
+def _up_to(ends: Iterable[Origin], refs: Mapping[Origin, HeldRef]) -> Iterator[tuple[Origin, HeldRef]]:
+    """Mail of one channel that was sent to an earlier run: the first, as long as it is."""
+    return takewhile(lambda pair: any(pair[0].is_up_to(end) for end in ends), refs.items())

@@ -13,7 +13,7 @@ from sojourn.actors.workflow import workflow
 from sojourn.broker.topology import Limits
 from sojourn.codecs.record import Operation, Record
 
-from .conftest import MIB, MakeOwner, completed
+from .conftest import MIB, MakeOwner, Owner, completed
 
 pytestmark = pytest.mark.integration
 
@@ -163,3 +163,62 @@ async def test_mail_from_outside_is_counted_and_dropped_when_the_dead_letters_ar
     written, dropped = owner.services.dead.written.total(), owner.services.dead.dropped.total()
     assert written + dropped == 10
     assert dropped >= 4
+
+
+class Counts:
+    """How much of an actor's mail is in memory whenever one more is dead."""
+
+    def __init__(self) -> None:
+        self.owner: Owner | None = None
+        self.most = 0
+
+    def __call__(self, point: str, about: str = "") -> None:
+        if point == "dead_stored":
+            assert self.owner is not None
+            self.most = max(self.most, len(self.owner.partition._hosts[about].mailbox))
+
+
+async def test_the_held_mail_of_an_actor_that_ended_is_swept_a_part_at_a_time(
+    owners: MakeOwner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it may be as much as HELD takes."""
+    monkeypatch.setattr("sojourn.cluster.mail.mailbox.SWEEP", 4)
+    counts = Counts()
+    owner = counts.owner = await owners(fault=counts)
+    await owner.start("swept", "collect", 1)
+    await owner.until_waiting("swept", "receive")
+    await owner.control("swept", "pause")
+    await owner.until("swept", lambda record: record.index.hold == "paused")
+    for n in range(PER_SUBJECT):
+        await owner.signal("swept", "note", str(n))
+    await owner.until_messages("held", PER_SUBJECT)
+    await owner.until_messages("mail", 0)
+    await owner.until_quiet()
+    await owner.control("swept", "terminate")
+    await owner.until_messages("held", 0)
+    await owner.until_quiet()
+    assert len(await owner.dead_reasons()) == PER_SUBJECT
+    assert counts.most <= 4
+
+
+async def test_held_mail_of_an_earlier_run_is_swept_though_the_present_one_receives_nothing_on_its_channel(
+    owners: MakeOwner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sojourn.cluster.mail.mailbox.SWEEP", 4)
+    owner = await owners()
+    await owner.start("twice", "collect", 1)
+    await owner.until_waiting("twice", "receive")
+    await owner.control("twice", "pause")
+    await owner.until("twice", lambda record: record.index.hold == "paused")
+    for n in range(PER_SUBJECT):
+        await owner.signal("twice", "note", str(n))
+    await owner.until_messages("held", PER_SUBJECT)
+    await owner.until_messages("mail", 0)
+    await owner.until_quiet()
+    await owner.start("twice", "deaf", if_exists="restart")
+    await owner.until("twice", lambda record: record.index.wait == "receive gate")
+    await owner.until_messages("held", 0)
+    assert len(await owner.dead_reasons()) == PER_SUBJECT
+    await owner.control("twice", "terminate")
+    await owner.until_ended("twice")
+    await owner.until_quiet()
