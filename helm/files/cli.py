@@ -18,7 +18,11 @@ class Verdict(Exception):
     """The job's answer is no; trying again would not change it."""
 
 
-class Failed(Exception):
+class Again(Exception):
+    """What may work the next time: the job is tried again."""
+
+
+class Failed(Again):
     """A command failed. `code` is its exit code."""
 
     def __init__(self, words: tuple[str, ...], code: int, message: str) -> None:
@@ -41,7 +45,10 @@ def ask(*words: str, fine: tuple[int, ...] = (0,), seconds: float = 120.0) -> An
         raise Failed(words, 5, f"no answer within {seconds:g} s") from None
     if done.returncode not in fine:
         raise Failed(words, done.returncode, done.stderr or done.stdout)
-    return json.loads(done.stdout) if done.stdout.strip() else None
+    try:
+        return json.loads(done.stdout) if done.stdout.strip() else None
+    except ValueError:
+        raise Failed(words, done.returncode, f"no JSON: {done.stdout}") from None
 
 
 def tell(text: str) -> None:
@@ -61,6 +68,6 @@ def end(main: Callable[[], int]) -> None:
     except Verdict as verdict:
         tell(f"failed: {verdict}")
         sys.exit(1)
-    except (Failed, OSError) as error:
+    except (Again, OSError) as error:
         tell(f"failed for now: {error}")
         sys.exit(AGAIN)

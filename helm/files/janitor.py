@@ -7,7 +7,8 @@ does not answer) leaves everything as it is.
 
 Workers of a queue go when the values do not name them, no workflow needs their version (or it is wanted, and only the queue is not), and
 their queue is served by workers that are wanted and ready, or is empty. Queues are shared by versions: a task of the old one may wait
-there for the old code until the last workflow of that version has gone.
+there for the old code until the last workflow of that version has gone. An upgrade takes the autoscaler of such workers away; where it
+had scaled them to none, one is started, since nothing else would.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def look_at_workers(kube: Kube, wanted: set[str], receiving: set[str]) -> int:
         queue = queue_of(found)
         if name in named:
             cli.tell(f"{name}: wanted")
-        elif is_young(found):
+            continue
+        if is_young(found):
             cli.tell(f"{name}: too young to be judged")
         elif label not in wanted and (reason := stays(found, label, receiving)):
             cli.tell(f"{name}: {reason}")
@@ -57,6 +59,9 @@ def look_at_workers(kube: Kube, wanted: set[str], receiving: set[str]) -> int:
             cli.tell(f"{name}: {tasks} tasks are in queue {queue}, and nobody else serves it")
         else:
             return remove(kube, found)
+        if found["spec"].get("replicas") == 0:
+            kube.ask("PATCH", "apis/apps/v1", "deployments", f"{name}/scale", {"spec": {"replicas": 1}})
+            cli.tell(f"{name}: there was none, one is started")
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import ssl
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import cli
+
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 SECONDS = 15.0
 
@@ -18,11 +21,11 @@ SECONDS = 15.0
 def serving(component: str = "") -> str:
     """The query for what serves in this release, of every version: nodes and workers, or one of them."""
     wanted = f"={component}" if component else " in (node,worker)"
-    selector = f"app.kubernetes.io/instance={os.environ['INSTANCE']},app.kubernetes.io/component{wanted}"
-    return f"labelSelector={quote(selector)}"
+    whose = f"app.kubernetes.io/name={os.environ['NAME']},app.kubernetes.io/instance={os.environ['INSTANCE']}"
+    return f"labelSelector={quote(f'{whose},app.kubernetes.io/component{wanted}')}"
 
 
-class Refused(Exception):
+class Refused(cli.Again):
     """The API server said no. `status` is HTTP's."""
 
     def __init__(self, status: int, what: str, reason: str) -> None:
@@ -52,14 +55,14 @@ class Kube:
     def ask(
         self, method: str, group: str, kind: str, name: str = "", body: Any = None, query: str = ""
     ) -> Any:
-        """One request: `group` is "api/v1" or "apis/apps/v1", `kind` the plural. Raises `Refused`, `OSError`."""
+        """One request: `group` is "api/v1" or "apis/apps/v1", `kind` the plural; PATCH merges. Raises `Refused`, `OSError`."""
         path = f"/{group}/namespaces/{self._namespace}/{kind}" + (f"/{name}" if name else "")
         request = urllib.request.Request(
             self._base + path + (f"?{query}" if query else ""),
             method=method,
             data=json.dumps(body).encode() if body is not None else None,
             headers={
-                "Content-Type": "application/json",
+                "Content-Type": f"application/{'merge-patch+json' if method == 'PATCH' else 'json'}",
                 "Accept": "application/json",
                 **self._authorization(),
             },
@@ -69,6 +72,8 @@ class Kube:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             raise Refused(error.code, f"{method} {path}", error.read().decode(errors="replace")) from None
+        except (http.client.HTTPException, ValueError) as error:  # the connection ended within an answer
+            raise OSError(f"{method} {path}: no whole answer ({error!r})") from None
 
     def _authorization(self) -> dict[str, str]:
         token = ACCOUNT / "token"  # read each time: it is renewed

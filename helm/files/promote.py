@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 import cli
-from kube import Kube, Refused, serving
+from kube import Kube, serving
 
 LOOK_SECONDS = 2.0
 
@@ -35,7 +35,7 @@ def wait_for(what: str, wanted: dict[str, int], look: Callable[[], dict[str, int
     while True:
         try:
             ready = look()
-        except (cli.Failed, OSError, Refused) as failed:
+        except (cli.Again, OSError) as failed:
             ready = {}
             words = str(failed)
         else:

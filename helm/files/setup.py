@@ -19,6 +19,12 @@ from typing import Any
 import cli
 from kube import Kube, Refused
 
+LEFT_BY_ARGO = {
+    "argocd.argoproj.io/sync-options": "Prune=false,Delete=false",
+    "argocd.argoproj.io/compare-options": "IgnoreExtraneous",
+}
+"""Argo CD, where it goes by the label `app.kubernetes.io/instance`, takes what is not in Git for a leftover, and prunes it."""
+
 
 def main() -> int:
     """Each Secret that the chart asks for, by its environment variable."""
@@ -51,7 +57,7 @@ def existing(kube: Kube, name: str) -> Any:
 def add_users(kube: Kube, found: Any) -> None:
     """Users that are missing; the others keep their passwords. Raises `Refused`, also when somebody else changes it just now."""
     name = found["metadata"]["name"]
-    data = {entry: base64.b64decode(text).decode() for entry, text in found["data"].items()}
+    data = {entry: base64.b64decode(text).decode() for entry, text in (found.get("data") or {}).items()}
     queues = {**queues_of(data), **wanted_queues()}
     made = nats_users(queues, data)
     missing = sorted(made.keys() - data.keys())
@@ -67,11 +73,14 @@ def add_users(kube: Kube, found: Any) -> None:
 
 def create(kube: Kube, name: str, data: dict[str, str]) -> None:
     """Create the Secret, unless somebody else just did. Raises `Refused`."""
-    labels = {"app.kubernetes.io/name": "sojourn", "app.kubernetes.io/instance": os.environ["INSTANCE"]}
+    labels = {
+        "app.kubernetes.io/name": os.environ["NAME"],
+        "app.kubernetes.io/instance": os.environ["INSTANCE"],
+    }
     body = {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": name, "labels": labels},
+        "metadata": {"name": name, "labels": labels, "annotations": LEFT_BY_ARGO},
         "type": "Opaque",
         "data": {entry: base64.b64encode(text.encode()).decode() for entry, text in data.items()},
     }

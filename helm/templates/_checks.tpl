@@ -1,4 +1,16 @@
 {{/* Combinations of values that the schema cannot tell apart, each refused with what to do. */}}
+{{- define "sojourn.asksForCpu" -}}
+{{- or (dig "requests" "cpu" "" .) (dig "limits" "cpu" "" .) -}}
+{{- end -}}
+
+{{- define "sojourn.workersEnv" -}}
+{{- $all := list -}}
+{{- range .Values.workers -}}
+{{- $all = concat $all (default list .env) -}}
+{{- end -}}
+{{- toYaml $all -}}
+{{- end -}}
+
 {{- define "sojourn.checks" -}}
 {{- $versions := (include "sojourn.versions" . | fromJson).versions -}}
 {{- $labels := list -}}
@@ -13,6 +25,9 @@
 {{- fail (printf "image %q: a tag names one version of your code for ever, and %q does not; actors could not tell whose code they sleep in" .image (splitList ":" .image | last)) -}}
 {{- end -}}
 {{- if eq .state "current" -}}
+{{- if and $.Values.autoscaling.kind (not (include "sojourn.asksForCpu" .resources)) -}}
+{{- fail (printf "autoscaling.kind %q needs a CPU request of version %q (node.resources.requests.cpu): it scales by the share of that" $.Values.autoscaling.kind .label) -}}
+{{- end -}}
 {{- $current = add1 $current -}}
 {{- $weight = add $weight (int .weight) -}}
 {{- if lt (int .replicas) 1 -}}
@@ -46,6 +61,9 @@
 {{- if and .scaling.kind (gt (int .scaling.minReplicas) (int .scaling.maxReplicas)) -}}
 {{- fail (printf "workers: queue %q: scaling.minReplicas (%d) is above scaling.maxReplicas (%d)" .queue (int .scaling.minReplicas) (int .scaling.maxReplicas)) -}}
 {{- end -}}
+{{- if and .scaling.kind (not (include "sojourn.asksForCpu" .resources)) -}}
+{{- fail (printf "workers: queue %q: scaling.kind %q needs resources.requests.cpu: it scales by the share of that" .queue .scaling.kind) -}}
+{{- end -}}
 {{- if and (eq .scaling.kind "keda") .scaling.depth (not $.Values.autoscaling.prometheusAddress) -}}
 {{- fail (printf "workers: queue %q: scaling.depth with keda needs autoscaling.prometheusAddress: where KEDA asks for sojourn_step_queue_depth" .queue) -}}
 {{- end -}}
@@ -60,6 +78,28 @@
 {{- if and .version (not (has .version $labels)) -}}
 {{- fail (printf "workers: queue %q names version %q, which is not current nor draining here; there are: %s" .queue .version (join ", " $labels)) -}}
 {{- end -}}
+{{- end -}}
+{{- $taken := include "sojourn.ownEnv" (dict "root" . "role" "node") | fromYamlArray -}}
+{{- $names := list -}}
+{{- range $taken -}}
+{{- $names = append $names .name -}}
+{{- end -}}
+{{- range $where, $env := dict "node.env" .Values.node.env "workers[].env" (include "sojourn.workersEnv" . | fromYamlArray) -}}
+{{- range $env -}}
+{{- if and (ne .name "HOME") (has .name $names) -}}
+{{- fail (printf "%s: %s needs no entry: the chart sets it from other values (nats, topology, keys)" $where .name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- range $where, $labels := dict "commonLabels" .Values.commonLabels "node.podLabels" .Values.node.podLabels "nats.podLabels" .Values.nats.podLabels "jobs.podLabels" .Values.jobs.podLabels -}}
+{{- range $label, $_ := $labels -}}
+{{- if or (hasPrefix "sojourn/" $label) (has $label (list "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component")) -}}
+{{- fail (printf "%s: %s selects pods here and needs the value that the chart gives it" $where $label) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and (or (include "sojourn.bundled" .) .Values.serviceMonitor.enabled) (not (regexMatch "^[a-z][a-z0-9-]*$" (include "sojourn.fullname" .))) -}}
+{{- fail (printf "the name %q cannot be that of a Service, which begins with a letter and has no dots: fullnameOverride is needed" (include "sojourn.fullname" .)) -}}
 {{- end -}}
 {{- $copies := int (include "sojourn.streamReplicas" .) -}}
 {{- if and (include "sojourn.bundled" .) (gt $copies (int (include "sojourn.natsServers" .))) -}}
@@ -78,7 +118,21 @@
 {{- fail (printf "topology.%s was %s and would become %s: it cannot change, the workflows that are there would be left behind (is --reset-then-reuse-values missing?)" $name $was $value) -}}
 {{- end -}}
 {{- end -}}
-{{- $was := default $.Values.nats.mode (get $known "sojourn/nats") -}}
+{{- $was := get $known "sojourn/tls" -}}
+{{- if and $was (include "sojourn.bundled" $) (ne $was (toString $.Values.nats.tls.enabled)) -}}
+{{- $ours := include "sojourn.ours" $ | fromYaml -}}
+{{- range (lookup "apps/v1" "Deployment" $.Release.Namespace "").items -}}
+{{- $label := dig "metadata" "labels" "sojourn/deployment" "" . -}}
+{{- if and $label (not (has $label $labels)) (deepEqual $ours (pick .metadata.labels "app.kubernetes.io/name" "app.kubernetes.io/instance")) -}}
+{{- fail (printf "nats.tls.enabled was %s and would become %v: %s, which an earlier upgrade left, could not reach NATS any more, and its workflows would wait (list its version in `versions`, or wait until the janitor has removed it)" $was $.Values.nats.tls.enabled .metadata.name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $was = get $known "sojourn/keys" -}}
+{{- if and $was (not $.Values.keys.existingSecret) -}}
+{{- fail (printf "keys.existingSecret was %s and would become empty: new keys would be made, with which nobody can read the workflows that are there (is --reset-then-reuse-values missing?)" $was) -}}
+{{- end -}}
+{{- $was = default $.Values.nats.mode (get $known "sojourn/nats") -}}
 {{- if ne $was $.Values.nats.mode -}}
 {{- fail (printf "nats.mode was %s and would become %s: the workflows are in the NATS that is there, and would be left behind; a single server's streams are lost when it joins a cluster (is --reset-then-reuse-values missing?)" $was $.Values.nats.mode) -}}
 {{- end -}}

@@ -11,31 +11,41 @@
 {{- end -}}
 {{- end -}}
 
+{{/* What selects everything of this release. The name is the chart's, or its alias: a parent may have this chart twice. */}}
+{{- define "sojourn.ours" -}}
+app.kubernetes.io/name: {{ .Chart.Name | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+{{- end -}}
+
 {{/* What selects a part of this release: (dict "root" $ "component" "node"). Never changes, selectors cannot. */}}
 {{- define "sojourn.selector" -}}
-app.kubernetes.io/name: sojourn
-app.kubernetes.io/instance: {{ .root.Release.Name | trunc 63 | trimSuffix "-" }}
+{{ include "sojourn.ours" .root }}
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
-{{/* Labels of a pod template: those that stay when only the chart's version changes, so that this alone restarts nothing. */}}
+{{/*
+Labels of a pod template: (dict "root" $ "component" "node" "more" (list of labels)). Those that stay when only the chart's version changes, so
+that this alone restarts nothing. No label stands there twice: what selects comes first, then what is closer to the pod.
+*/}}
 {{- define "sojourn.podLabels" -}}
-{{ include "sojourn.selector" . }}
-app.kubernetes.io/part-of: sojourn
-{{- with .root.Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{- $labels := include "sojourn.selector" . | fromYaml -}}
+{{- range default list .more -}}
+{{- $labels = merge $labels (default dict .) -}}
+{{- end -}}
+{{- toYaml (merge $labels (default dict .root.Values.commonLabels) (dict "app.kubernetes.io/part-of" "sojourn")) -}}
 {{- end -}}
 
+{{/* Labels of any other object, likewise. */}}
 {{- define "sojourn.labels" -}}
-{{ include "sojourn.selector" . }}
-app.kubernetes.io/part-of: sojourn
-app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .root.Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
-{{- with .root.Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{- $labels := include "sojourn.selector" . | fromYaml -}}
+{{- range default list .more -}}
+{{- $labels = merge $labels (default dict .) -}}
+{{- end -}}
+{{- toYaml (merge $labels (default dict .root.Values.commonLabels) (dict
+    "app.kubernetes.io/part-of" "sojourn"
+    "app.kubernetes.io/version" .root.Chart.AppVersion
+    "app.kubernetes.io/managed-by" .root.Release.Service
+    "helm.sh/chart" (printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_"))) -}}
 {{- end -}}
 
 {{/*
@@ -113,8 +123,11 @@ version as a node does: queues are shared by versions, so what stays of the old 
 {{- if or (not $given.version) (eq $given.version $version.label) -}}
 {{- $scaling := merge (dict) (default dict $given.scaling) (dict
     "kind" "" "minReplicas" 1 "maxReplicas" 8 "cpuPercent" 70 "depth" 0 "scaleDownSeconds" 300) -}}
-{{- if hasKey (default dict $given.scaling) "minReplicas" -}}
-{{- $_ := set $scaling "minReplicas" $given.scaling.minReplicas -}}
+{{- /* merge takes a 0 for nothing said */ -}}
+{{- range $name := list "minReplicas" "scaleDownSeconds" -}}
+{{- if hasKey (default dict $given.scaling) $name -}}
+{{- $_ := set $scaling $name (get $given.scaling $name) -}}
+{{- end -}}
 {{- end -}}
 {{- $worker := dict
     "queue" $given.queue
@@ -128,7 +141,14 @@ version as a node does: queues are shared by versions, so what stays of the old 
     "concurrency" (int (default 0 $given.concurrency))
     "drainSeconds" (int (default $node.drainSeconds $given.drainSeconds))
     "resources" (default $node.resources $given.resources)
-    "env" (concat $node.env (default list $given.env))
+    "env" (concat (default list $node.env) (default list $given.env))
+    "envFrom" (concat (default list $node.envFrom) (default list $given.envFrom))
+    "extraVolumes" (concat (default list $node.extraVolumes) (default list $given.extraVolumes))
+    "extraVolumeMounts" (concat (default list $node.extraVolumeMounts) (default list $given.extraVolumeMounts))
+    "podAnnotations" (merge (dict) (default dict $given.podAnnotations) (default dict $node.podAnnotations))
+    "podLabels" (merge (dict) (default dict $given.podLabels) (default dict $node.podLabels))
+    "topologySpreadConstraints" (default list $given.topologySpreadConstraints)
+    "runtimeClassName" (ternary $given.runtimeClassName $node.runtimeClassName (hasKey $given "runtimeClassName"))
     "nodeSelector" (ternary $given.nodeSelector $node.nodeSelector (hasKey $given "nodeSelector"))
     "tolerations" (ternary $given.tolerations $node.tolerations (hasKey $given "tolerations"))
     "affinity" (ternary $given.affinity $node.affinity (hasKey $given "affinity"))
@@ -139,6 +159,24 @@ version as a node does: queues are shared by versions, so what stays of the old 
 {{- end -}}
 {{- end -}}
 {{- dict "workers" $found | toJson -}}
+{{- end -}}
+
+{{/* What KEDA scales is named after its Deployment. KEDA names an autoscaler `keda-hpa-NAME`, which has 63 characters. */}}
+{{- define "sojourn.scaledName" -}}
+{{- if gt (len .) 54 -}}
+{{- printf "%s-%s" (trunc 47 . | trimSuffix "-") (sha256sum . | trunc 6) -}}
+{{- else -}}
+{{- . -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The longest drain that pods of this release may take, in seconds. */}}
+{{- define "sojourn.longestDrain" -}}
+{{- $drain := int .Values.node.drainSeconds -}}
+{{- range (include "sojourn.workers" . | fromJson).workers -}}
+{{- $drain = max $drain .drainSeconds -}}
+{{- end -}}
+{{- $drain -}}
 {{- end -}}
 
 {{/* The queues that workers serve, each once. */}}

@@ -2,9 +2,11 @@
 
 {{- define "sojourn.podSecurity" -}}
 runAsNonRoot: true
-runAsUser: 10001
-runAsGroup: 10001
-fsGroup: 10001
+{{- with int .Values.runAsUser }}
+runAsUser: {{ . }}
+runAsGroup: {{ . }}
+fsGroup: {{ . }}
+{{- end }}
 fsGroupChangePolicy: OnRootMismatch
 seccompProfile: {type: RuntimeDefault}
 {{- end -}}
@@ -13,8 +15,10 @@ seccompProfile: {type: RuntimeDefault}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 runAsNonRoot: true
-runAsUser: 10001
-runAsGroup: 10001
+{{- with int .Values.runAsUser }}
+runAsUser: {{ . }}
+runAsGroup: {{ . }}
+{{- end }}
 privileged: false
 capabilities: {drop: [ALL]}
 seccompProfile: {type: RuntimeDefault}
@@ -24,7 +28,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- with .Values.image.pullSecrets }}
 imagePullSecrets:
   {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
   {{- end }}
 {{- end }}
 {{- end -}}
@@ -57,6 +61,35 @@ imagePullSecrets:
 - name: SOJOURN_TLS_CA
   value: system
 {{- end }}
+{{- end -}}
+
+{{/*
+A container's environment: (dict "root" $ "role" "node" "more" list). What the values say of HOME replaces the chart's; no name stands there
+twice, which server-side apply refuses. The last of a name holds, in the first one's place: what refers to it comes after it.
+*/}}
+{{- define "sojourn.env" -}}
+{{- $found := dict -}}
+{{- $order := list -}}
+{{- $own := include "sojourn.ownEnv" . | fromYamlArray -}}
+{{- range concat $own (default list .more) -}}
+{{- if not (hasKey $found .name) -}}
+{{- $order = append $order .name -}}
+{{- end -}}
+{{- $_ := set $found .name . -}}
+{{- end -}}
+{{- $all := list -}}
+{{- range $order -}}
+{{- $all = append $all (get $found .) -}}
+{{- end -}}
+{{- toYaml $all -}}
+{{- end -}}
+
+{{- define "sojourn.ownEnv" -}}
+- name: HOME
+  value: /tmp
+- name: POD_IP
+  valueFrom: {fieldRef: {fieldPath: status.podIP}}
+{{ include "sojourn.brokerEnv" . }}
 {{- end -}}
 
 {{- define "sojourn.brokerMounts" -}}
@@ -114,7 +147,11 @@ Without a role it does not know the broker; without kube it has no token for the
 {{- $root := .root -}}
 metadata:
   labels:
-    {{- include "sojourn.podLabels" (dict "root" $root "component" .component) | nindent 4 }}
+    {{- include "sojourn.podLabels" (dict "root" $root "component" .component "more" (list $root.Values.jobs.podLabels)) | nindent 4 }}
+  {{- with $root.Values.jobs.podAnnotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
 spec:
   restartPolicy: {{ default "OnFailure" .restart }}
   {{- if .kube }}
@@ -150,6 +187,14 @@ spec:
           value: /tmp
         {{- if .role }}
         {{- include "sojourn.brokerEnv" (dict "root" $root "role" .role) | nindent 8 }}
+        {{- end }}
+        {{- if .kube }}
+        - name: NAME
+          value: {{ $root.Chart.Name | quote }}
+        - name: INSTANCE
+          value: {{ $root.Release.Name | quote }}
+        - name: KUBE_NAMESPACE
+          value: {{ $root.Release.Namespace | quote }}
         {{- end }}
         {{- range .env }}
         - name: {{ .name }}
@@ -188,6 +233,9 @@ Where the pods of a Deployment run: (dict "values" node-or-worker "spread" const
 {{- define "sojourn.scheduling" -}}
 {{- with .values.priorityClassName }}
 priorityClassName: {{ . }}
+{{- end }}
+{{- with .values.runtimeClassName }}
+runtimeClassName: {{ . }}
 {{- end }}
 {{- with .values.nodeSelector }}
 nodeSelector:
@@ -272,6 +320,12 @@ readinessProbe:
     - {protocol: TCP, port: {{ . }}}
     {{- end }}
 {{- end }}
+{{- define "sojourn.egressApiServer" -}}
+- ports:
+    {{- range .Values.networkPolicy.apiServerPorts }}
+    - {protocol: TCP, port: {{ . }}}
+    {{- end }}
+{{- end }}
 {{- define "sojourn.egressNats" -}}
 {{- if include "sojourn.bundled" . }}
 - to:
@@ -281,7 +335,14 @@ readinessProbe:
   ports:
     - {protocol: TCP, port: 4222}
 {{- else }}
+{{- /* Those of the URL too: policies see the pod's port, which may be another than its Service's. */}}
+{{- $ports := list (int .Values.nats.external.port) }}
+{{- range splitList "," .Values.nats.external.url }}
+{{- $ports = append $ports (regexFind ":[0-9]+$" . | trimPrefix ":" | default "4222" | int) }}
+{{- end }}
 - ports:
-    - {protocol: TCP, port: {{ .Values.nats.external.port }}}
+    {{- range uniq $ports }}
+    - {protocol: TCP, port: {{ . }}}
+    {{- end }}
 {{- end }}
 {{- end }}

@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from chart_kit import ROOT
+from chart_kit import CHART, ROOT, render
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -47,7 +47,8 @@ def test_the_image_has_the_dependencies_with_hashes_and_no_server_or_tools() -> 
 def test_it_runs_as_a_number_that_is_not_root_and_as_the_charts_pods_do() -> None:
     (user,) = re.findall(r"^USER (.*)$", DOCKERFILE.rpartition("FROM ${BASE}")[2], re.M)
     assert user == "10001:10001"
-    assert "runAsUser: 10001" in (ROOT / "helm/templates/_pods.tpl").read_text()
+    for pod in render(CHART / "ci/external.yaml").pods():
+        assert pod.spec["securityContext"]["runAsUser"] == 10001
 
 
 def test_the_version_of_image_chart_and_package_is_one() -> None:

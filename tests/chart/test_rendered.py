@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
-from chart_kit import CHART, CI_VALUES, NAMESPACE, RELEASE, Objects, helm, render, selects
+import yaml
+from chart_kit import CHART, CI_VALUES, NAMESPACE, RELEASE, Objects, helm, render, render_text, selects
 
+CUSTOM = {"ServiceMonitor", "PrometheusRule", "ScaledObject"}
 EXTERNAL, CLUSTER = CHART / "ci/external.yaml", CHART / "ci/bundled-cluster.yaml"
 NODE_LABELS = {"app.kubernetes.io/instance": RELEASE, "app.kubernetes.io/component": "node"}
 
@@ -158,12 +163,21 @@ def test_no_role_may_read_secrets_or_change_anything_but_what_its_job_needs(file
                     assert rule["resourceNames"] == [f"{RELEASE}-sojourn-nats-auth"]
                     assert rule["verbs"] == ["update"]
             assert "*" not in (*rule["verbs"], *rule["resources"], *rule["apiGroups"])
+            if "delete" in rule["verbs"]:
+                assert role["metadata"]["name"].endswith(("-janitor", "-leave"))
+
+
+def test_without_a_janitor_nobody_has_its_rights() -> None:
+    objects = render(EXTERNAL, sets=["janitor.enabled=false"])
+    assert not [one for one in objects if one["metadata"]["name"].endswith("-janitor")]
 
 
 @every_file
 def test_every_account_secret_and_config_map_that_is_named_exists_or_is_the_users(file: Path) -> None:
     objects = render(file)
     made = {(one["kind"], one["metadata"]["name"]) for one in objects}
+    # An earlier revision's pods may still need it: made with existingName too.
+    assert any(kind == "ServiceAccount" and name.endswith("-node") for kind, name in made)
     by_setup = {
         f"{RELEASE}-sojourn-keys",
         f"{RELEASE}-sojourn-nats-auth",
@@ -233,7 +247,11 @@ def test_another_tag_is_another_deployment_that_an_upgrade_leaves_beside_the_fir
     first, second = one["1-4-2"], two["2-0-0"]
     assert first["metadata"]["name"] != second["metadata"]["name"]
     assert first["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
-    assert first["metadata"]["annotations"]["argocd.argoproj.io/sync-options"] == "Prune=false"
+    argo = {
+        name: first["metadata"]["annotations"][f"argocd.argoproj.io/{name}"]
+        for name in ("sync-options", "compare-options")
+    }
+    assert argo == {"sync-options": "Prune=false", "compare-options": "IgnoreExtraneous"}
     assert not selects(second["spec"]["selector"], first["spec"]["template"]["metadata"]["labels"])
     assert "--deployment=2-0-0" in second["spec"]["template"]["spec"]["containers"][0]["args"]
 
@@ -461,6 +479,175 @@ def test_network_policies_let_in_only_scraping_and_clients_of_nats() -> None:
         assert len(policies) == 1, pod.name
 
 
+def test_jobs_and_restricted_nodes_reach_the_ports_of_the_url() -> None:
+    sets = [
+        r"nats.external.url=nats://a:4333\,tls://[fd00::1]:4444\,nats://b",
+        "nats.external.port=4555",
+        "networkPolicy.restrictEgress=true",
+    ]
+    for name in ("-node", "-jobs"):
+        rules = render(EXTERNAL, sets=sets).one("NetworkPolicy", name)["spec"]["egress"]
+        assert {4222, 4333, 4444, 4555} <= {port["port"] for rule in rules for port in rule["ports"]}
+
+
+def test_setup_may_reach_the_api_server_before_the_release_is_there() -> None:
+    """A namespace may let nothing out by default."""
+    policy = render(EXTERNAL).one("NetworkPolicy", "-setup")
+    assert hook(policy) == ({"pre-install", "pre-upgrade"}, -9)
+    assert {443, 6443} <= {port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]}
+
+
 def test_restricted_nodes_reach_dns_nats_and_what_is_named() -> None:
     rules = render(CHART / "ci/external-creds-tls.yaml").one("NetworkPolicy", "-node")["spec"]["egress"]
     assert [port["port"] for rule in rules for port in rule["ports"]] == [53, 53, 4222, 5432]
+
+
+# what users put into it
+
+
+def test_no_name_stands_twice_in_an_environment_since_server_side_apply_refuses_it() -> None:
+    node = [{"name": "HOME", "value": "/data"}, {"name": "A", "value": "1"}, {"name": "B", "value": "$(A)"}]
+    values = {"node": {"env": node}, "workers": [{"queue": "mail", "env": [{"name": "A", "value": "2"}]}]}
+    for one in render(EXTERNAL, values=values).of("Deployment"):
+        (found,) = one["spec"]["template"]["spec"]["containers"]
+        names = [entry["name"] for entry in found["env"]]
+        assert len(names) == len(set(names))
+        env = {entry["name"]: entry.get("value") for entry in found["env"]}
+        assert env["HOME"] == "/data"
+        assert env["A"] == ("2" if found["name"] == "worker" else "1"), "a worker's own wins"
+        assert names.index("A") < names.index("B"), "what refers to a name comes after it"
+
+
+def test_no_label_or_annotation_stands_twice() -> None:
+    values = {
+        "commonLabels": {"app.kubernetes.io/part-of": "shop", "team": "a"},
+        "node": {"podLabels": {"team": "b"}, "podAnnotations": {"checksum/topology": "x"}},
+        "serviceMonitor": {"enabled": True, "labels": {"team": "c"}},
+    }
+    done = render_text(EXTERNAL, values=values)
+
+    class Strict(yaml.SafeLoader):
+        """Refuses a key that stands twice in a mapping."""
+
+    def mapping(loader: Any, node: Any) -> Any:
+        keys = [loader.construct_object(key, deep=True) for key, _ in node.value]
+        assert len(keys) == len(set(keys)), node.start_mark
+        return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
+
+    Strict.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
+    objects = Objects(one for one in yaml.load_all(done.stdout, Loader=Strict) if one)  # a SafeLoader
+    (node,) = objects.of("Deployment")
+    labels = node["spec"]["template"]["metadata"]["labels"]
+    assert (labels["app.kubernetes.io/part-of"], labels["team"]) == ("shop", "b"), (
+        "the closest to the pod wins"
+    )
+    assert objects.one("ServiceMonitor")["metadata"]["labels"]["team"] == "c"
+
+
+@pytest.mark.parametrize("name", ["123", "1e3", "true", "null"])
+def test_names_that_look_like_other_things_than_text_stay_text(name: str) -> None:
+    values = {
+        "keys": {"entry": name},
+        "image": {"tag": name, "pullSecrets": [name]},
+        "workers": [{"queue": name}],
+    }
+    with_values = render_text(EXTERNAL, values=values, release=name, namespace=name).stdout
+    for one in yaml.safe_load_all(with_values):
+        if one and one["kind"] not in CUSTOM:
+            kubernetes_validate.validate(one, "1.37", strict=True)
+            assert one["metadata"]["namespace"] == name
+
+
+def test_everything_can_be_named_by_a_chart_that_has_this_one_twice(tmp_path: Path) -> None:
+    """Under two aliases in one release: nothing selects the other's pods, and each one's jobs look after their own."""
+    parent = tmp_path / "shop"
+    (parent / "charts").mkdir(parents=True)
+    aliases = [
+        {"name": "sojourn", "version": "*", "alias": one, "condition": f"{one}.enabled"}
+        for one in ("orders", "mails")
+    ]
+    (parent / "Chart.yaml").write_text(
+        json.dumps({"apiVersion": "v2", "name": "shop", "version": "1.0.0", "dependencies": aliases})
+    )
+    shutil.copytree(CHART, parent / "charts/sojourn")
+    own = {**yaml.safe_load(EXTERNAL.read_text()), "enabled": True, "workers": [{"queue": "mail"}]}
+    (parent / "values.yaml").write_text(json.dumps({"orders": own, "mails": own}))
+    objects = Objects(one for one in yaml.safe_load_all(helm("template", RELEASE, str(parent)).stdout) if one)
+    names = [(one["kind"], one["metadata"]["name"]) for one in objects]
+    assert len(names) == len(set(names))
+    owners = [
+        one
+        for one in objects
+        if "selector" in (one.get("spec") or {}) or "podSelector" in (one.get("spec") or {})
+    ]
+    assert len(owners) > 10
+    for owner in owners:
+        selector = owner["spec"].get("selector") or owner["spec"]["podSelector"]
+        alias = owner["metadata"]["labels"]["app.kubernetes.io/name"]
+        taken = [pod for pod in objects.pods() if selects(selector, pod.labels)]
+        assert taken
+        assert {pod.labels["app.kubernetes.io/name"] for pod in taken} == {alias}
+    for pod in objects.pods():
+        env = {
+            entry["name"]: entry.get("value") for container in pod.containers for entry in container["env"]
+        }
+        if "INSTANCE" in env:
+            assert env["NAME"] == pod.labels["app.kubernetes.io/name"]
+
+
+def test_the_user_of_pods_can_be_left_to_the_cluster() -> None:
+    for pod in render(CLUSTER, sets=["runAsUser=0"]).pods():
+        for context in (pod.spec["securityContext"], *(one["securityContext"] for one in pod.containers)):
+            assert not {"runAsUser", "runAsGroup", "fsGroup"} & set(context)
+            assert context["runAsNonRoot"] is True
+
+
+def test_every_job_takes_the_annotations_that_keep_a_mesh_out() -> None:
+    values = {"jobs": {"podAnnotations": {"sidecar.istio.io/inject": "false"}, "podLabels": {"mesh": "none"}}}
+    jobs = [
+        pod for pod in render(CLUSTER, values=values).pods() if pod.owner["kind"] in ("Job", "CronJob", "Pod")
+    ]
+    assert len(jobs) == 6
+    for pod in jobs:
+        assert pod.template["metadata"]["annotations"]["sidecar.istio.io/inject"] == "false"
+        assert pod.labels["mesh"] == "none"
+
+
+def test_first_containers_of_the_users_run_last_before_nodes_and_workers() -> None:
+    values = {
+        "node": {"extraInitContainers": [{"name": "proxy", "image": "proxy:1", "restartPolicy": "Always"}]},
+        "workers": [{"queue": "mail"}],
+    }
+    for one in render(EXTERNAL, values=values).of("Deployment"):
+        assert [first["name"] for first in one["spec"]["template"]["spec"]["initContainers"]] == [
+            "topology",
+            "proxy",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"image": {"digest": f"sha256:{'0' * 64}"}}, "--set image.digest=sha256:NEW"),
+        ({"versions": [{"label": "v1", "image": {"tag": "v1"}}]}, "one more line in `versions`"),
+        ({"promote": {"enabled": False}}, "sojourn versions set-current 1-4-2"),
+        ({"topology": {"apply": False}}, "sojourn topology apply --namespace default --app=app --partitions=32"),
+        ({"workers": [{"queue": "mail", "drainSeconds": 600}]}, "give it --timeout 750s"),
+        ({"keys": {"existingSecret": "mine"}}, "It leaves nothing behind."),
+    ],
+)  # fmt: skip
+def test_the_notes_say_what_is_so_with_these_values(
+    values: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "values.yaml").write_text(json.dumps(values))
+    done = helm(
+        "install",
+        RELEASE,
+        str(CHART),
+        "--dry-run=client",
+        "--values",
+        str(EXTERNAL),
+        "--values",
+        str(tmp_path / "values.yaml"),
+    )
+    assert words in done.stdout.partition("NOTES:")[2]

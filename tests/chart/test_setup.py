@@ -20,7 +20,8 @@ from sojourn.codecs.keyring import Keyring
 
 SOJOURN = str(Path(sys.executable).parent / "sojourn")
 ENVIRONMENT = {
-    "KUBE_NAMESPACE": "apps", "INSTANCE": "rel", "SOJOURN_NAMESPACE": "shop", "KEYS_ENTRY": "key", "KEYS_SECRET": "rel-keys",
+    "KUBE_NAMESPACE": "apps", "NAME": "sojourn", "INSTANCE": "rel", "SOJOURN_NAMESPACE": "shop",
+    "KEYS_ENTRY": "key", "KEYS_SECRET": "rel-keys",
     "NATS_AUTH_SECRET": "rel-nats-auth", "NATS_TLS_SECRET": "rel-nats-tls", "NATS_HOST": "rel-nats",
     "NATS_ROUTES": "rel-nats-0.rel-nats-headless:6222,rel-nats-1.rel-nats-headless:6222",
     "NATS_QUEUES": "mail:mail,GPU_large:gpu-large-1c2f20",
@@ -130,6 +131,19 @@ def test_only_what_is_missing_is_made(
     assert "secret rel-keys is there and stays as it is" in printed
     for value in answers.made[0]["data"].values():
         assert value not in printed
+
+
+def test_argo_cd_neither_prunes_the_secrets_nor_deletes_them_with_the_app(
+    setup: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They carry the label by which it may know what is an app's, and are not in Git: without a word it would prune the keys."""
+    answers = Answers(setup, set())
+    monkeypatch.setattr(setup, "Kube", lambda: answers)
+    assert setup.main() == 0
+    assert len(answers.made) == 3
+    for one in answers.made:
+        options = one["metadata"]["annotations"]["argocd.argoproj.io/sync-options"].split(",")
+        assert {"Prune=false", "Delete=false"} <= set(options)
 
 
 def test_a_secret_that_another_job_made_meanwhile_is_left(

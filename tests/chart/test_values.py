@@ -42,6 +42,11 @@ SCHEMA = json.loads((CHART / "values.schema.json").read_text())
         (TWO, "versions[1].weight=0,versions[2].weight=0", "weights of the current versions are all 0"),
         (TWO, "versions[1].replicas=0", 'version "v2" is current and has no replicas'),
         (TWO, "versions[0].state=old", "must be one of"),
+        (EXTERNAL, "node.env[0].name=SOJOURN_SERVER", "node.env: SOJOURN_SERVER needs no entry"),
+        (EXTERNAL, "node.env[0].value=x", "missing property 'name'"),
+        (EXTERNAL, "commonLabels.app\\.kubernetes\\.io/name=shop", "commonLabels: app.kubernetes.io/name selects pods here"),
+        (EXTERNAL, "node.podLabels.sojourn/deployment=v1", "node.podLabels: sojourn/deployment selects pods here"),
+        (EXTERNAL, "autoscaling.kind=hpa,node.resources.requests.cpu=null,node.resources.limits.cpu=null", "needs a CPU request"),
         (WORKERS, "workers[0].queu=a", "'queu' not allowed"),
         (WORKERS, "workers[0].queue=a b", "does not match pattern"),
         (WORKERS, "workers[0].queue=ocr", 'queue "ocr" stands there twice for version "v1"'),
@@ -66,13 +71,29 @@ def test_the_defaults_ask_for_the_one_thing_that_has_no_default() -> None:
     assert "nats.external.url is needed" in refused()
 
 
+@pytest.mark.parametrize("release", ["2shop", "my.shop"])
+def test_a_release_whose_name_no_service_can_have_is_told_what_to_do(release: str) -> None:
+    done = render_text(CLUSTER, release=release, check=False)
+    assert "cannot be that of a Service" in done.stderr
+    assert "fullnameOverride is needed" in done.stderr
+    assert render_text(CLUSTER, sets=["fullnameOverride=shop"], release=release).stdout
+    assert render_text(EXTERNAL, release=release).stdout, "without Services any name does"
+
+
+def test_an_autoscaler_by_cpu_needs_a_cpu_request() -> None:
+    workers = [{"queue": "gpu", "resources": {"limits": {"nvidia.com/gpu": 1}}, "scaling": {"kind": "hpa"}}]
+    words = 'queue "gpu": scaling.kind "hpa" needs resources.requests.cpu'
+    assert words in refused(EXTERNAL, values={"workers": workers})
+
+
 def test_every_value_is_in_the_schema_and_has_a_comment() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
 
     def compare(path: str, given: Any, schema: Any) -> None:
         if schema.get("additionalProperties") is not False:
             return
-        assert set(given) == set(schema["properties"]) - {"global"}, path
+        of_parents = {"global", "enabled"} if path == "values" else set()
+        assert set(given) == set(schema["properties"]) - of_parents, path
         for name, one in given.items():
             compare(f"{path}.{name}", one, schema["properties"][name])
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from chart_kit import CHART, CI_VALUES, RELEASE, Objects, render, selects
+import yaml
+from chart_kit import CHART, CI_VALUES, RELEASE, Objects, render, render_text, selects
 from sojourn.cluster.metrics import METRICS
 
 WORKERS, EXTERNAL = CHART / "ci/workers.yaml", CHART / "ci/external.yaml"
@@ -120,6 +121,51 @@ def test_they_scale_by_cpu_and_by_the_depth_of_their_queue_never_by_depth_alone(
     for name, one in by_name(objects).items():
         scales = name in (f"{GPU}-v2", "ocr-v2")
         assert ("replicas" in one["spec"]) == (not scales), name
+
+
+def test_a_scaled_objects_name_leaves_room_for_what_keda_makes_of_it() -> None:
+    """Its autoscaler is `keda-hpa-NAME`, and that is a label too: 63 characters."""
+    values = {
+        "autoscaling": {"kind": "keda"}, "image": {"tag": "a" * 24},
+        "workers": [{"queue": f"{'q' * 23}{end}", "scaling": {"kind": "keda"}} for end in "xyz"],
+    }  # fmt: skip
+    done = render_text(EXTERNAL, values=values, release="checkout-service-production-eu")
+    objects = Objects(one for one in yaml.safe_load_all(done.stdout) if one)
+    scaled = objects.of("ScaledObject")
+    names = {one["metadata"]["name"] for one in scaled}
+    assert len(names) == 4
+    assert max(len(name) for name in names) <= 63 - len("keda-hpa-")
+    targets = {one["spec"]["scaleTargetRef"]["name"] for one in scaled}
+    assert targets == {one["metadata"]["name"] for one in objects.of("Deployment")}
+
+
+def test_no_calm_before_scaling_down_is_what_0_says() -> None:
+    values = {"workers": [{"queue": "mail", "scaling": {"kind": "hpa", "scaleDownSeconds": 0}}]}
+    behavior = render(EXTERNAL, values=values).one("HorizontalPodAutoscaler")["spec"]["behavior"]
+    assert behavior["scaleDown"]["stabilizationWindowSeconds"] == 0
+
+
+def test_what_a_queues_workers_need_of_their_own_comes_beside_what_the_nodes_have() -> None:
+    shm = {"name": "shm", "emptyDir": {"medium": "Memory"}}
+    own = {
+        "queue": "gpu", "runtimeClassName": "nvidia", "podLabels": {"a": "worker"}, "podAnnotations": {"b": "worker"},
+        "envFrom": [{"secretRef": {"name": "gpu"}}], "extraVolumes": [shm],
+        "extraVolumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+        "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}],
+    }  # fmt: skip
+    node = {"podLabels": {"a": "node", "c": "node"}, "envFrom": [{"configMapRef": {"name": "shop"}}]}
+    objects = render(EXTERNAL, values={"node": node, "workers": [own]})
+    (worker,) = objects.workers()
+    template = worker["spec"]["template"]
+    assert template["metadata"]["labels"].items() >= {"a": "worker", "c": "node"}.items()
+    assert template["metadata"]["annotations"] == {"b": "worker"}
+    spec = template["spec"]
+    assert spec["runtimeClassName"] == "nvidia"
+    assert spec["topologySpreadConstraints"] == own["topologySpreadConstraints"]
+    assert shm in spec["volumes"]
+    assert container(worker)["envFrom"] == [*node["envFrom"], *own["envFrom"]]
+    (other,) = [one for one in objects.of("Deployment") if one is not worker]
+    assert "runtimeClassName" not in other["spec"]["template"]["spec"]
 
 
 def test_current_moves_only_once_the_new_versions_workers_are_ready() -> None:

@@ -181,9 +181,11 @@ def render_text(
     sets: Sequence[str] = (),
     arguments: Sequence[str] = (),
     check: bool = True,
+    release: str = RELEASE,
+    namespace: str = NAMESPACE,
 ) -> subprocess.CompletedProcess[str]:
     """What `helm template` prints."""
-    words = ["template", RELEASE, str(CHART), "--namespace", NAMESPACE, *arguments]
+    words = ["template", release, str(CHART), "--namespace", namespace, *arguments]
     for file in files:
         words += ["--values", str(file)]
     for one in sets:

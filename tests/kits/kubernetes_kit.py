@@ -215,7 +215,7 @@ class Kubernetes:
                 names = rule.get("resourceNames")
                 if (
                     group in rule["apiGroups"]
-                    and match["plural"] in rule["resources"]
+                    and f"{match['plural']}{match['sub'] or ''}" in rule["resources"]
                     and verb in rule["verbs"]
                     and (not names or match["name"] in names)
                 ):
