@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from .actors import STATE_ORDER, state_of
+from .actors import STATE_ORDER, plain, state_of
 from .connection import Connection
 from .output import Output, age
 
@@ -18,9 +18,13 @@ if TYPE_CHECKING:
 ROWS: Final = 60
 """Rows shown; `--json` has all."""
 _ONE_OF_ITS_KIND: Final = re.compile(
-    r" until [^,]*?(?=,|$| and )| \(attempt \d+\)|(?<=child) [^\s,]+|(?<=spawn) [^\s,]+|(?<=send) [^\s,]+"
+    r" until [^,]*?(?=,|$| and )|(?<=child) [^\s,]+|(?<=spawn) [^\s,]+|(?<=send) [^\s,]+"
 )
 """What differs between two workflows that wait for the same kind of thing."""
+_LAST_NODE: Final = re.compile(r" \(last: [^()]*\)$")
+"""Which node an actor that kills its nodes ended last."""
+_AGAIN: Final = re.compile(r"\(attempt \d+\)")
+"""In which attempt a step is, beyond the first."""
 
 
 @dataclass(slots=True)
@@ -38,12 +42,13 @@ class Row:
 
 
 def group_of(index: Index, by: str) -> tuple[str, ...]:
-    """The row an actor is counted in. Of those that have ended, stage and wait are no longer of interest."""
+    """The row an actor is counted in. Of those that have ended, stage and wait are no longer of interest; of those held it is why."""
     match by:
         case "stage":
             return index.workflow, "" if index.status.ended else index.stage
         case "wait":
-            return index.workflow, _ONE_OF_ITS_KIND.sub("", index.wait)
+            wait = _AGAIN.sub("(retried)", _ONE_OF_ITS_KIND.sub("", index.wait))
+            return index.workflow, _LAST_NODE.sub("", plain(index.hold_reason)) or wait
         case _:
             return (index.workflow,)
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 LINES: Final = 40
 """Source lines shown; `--json` has all."""
 POLL_SECONDS: Final = 2.0
+OURS: Final = ("sojourn.codecs.", "sojourn.broker.", "sojourn.actors.", "sojourn.cluster.")
 
 
 @click.group()
@@ -82,18 +83,16 @@ async def show(output: Output, connection: Connection, label: str) -> None:
     now = time.time()
     output.say(f"deployment {clean(one.label)}: {_words(one)}", "bold")
     _lines(output, [one], now)
-    if one.pins:
+    needs: dict[tuple[str, str], tuple[int, float]] = {}
+    for group in one.pins:
+        code = f"deployment {group.pinned_to}" if group.pinned_to else _functions(group.pin)
+        key = code, ", ".join(group.others) or "nothing else"
+        count, oldest = needs.get(key, (0, group.oldest))
+        needs[key] = count + group.count, min(oldest, group.oldest)
+    if needs:
         output.table(
             ("asleep", "oldest", "needs", "can run on"),
-            (
-                (
-                    group.count,
-                    age(now - group.oldest),
-                    f"deployment {group.pinned_to}" if group.pinned_to else _functions(group.pin),
-                    ", ".join(group.others) or "nothing else",
-                )
-                for group in one.pins[:LINES]
-            ),
+            [(count, age(now - oldest), *key) for key, (count, oldest) in needs.items()][:LINES],
         )
 
 
@@ -211,6 +210,7 @@ async def _change(
     """Change the policy by compare-and-swap, and hint to the nodes to look at once."""
     from sojourn.broker.cluster_keys import ClusterKeys
     from sojourn.cluster.deployments.versions import Policy, UnknownDeployment, change_policy
+    from sojourn.cluster.tenure.directory import Directory
 
     def change(policy: Policy) -> Policy:
         return Policy(**wanted(policy), by=operator(), at=time.time())
@@ -222,6 +222,8 @@ async def _change(
         except UnknownDeployment as error:
             raise CommandFailed(Exit.NOT_FOUND, str(error)) from None
         await broker.send(subjects.members())
+        view = await Directory(broker, subjects).poll(subjects.partitions)
+    living = {member.deployment for member in view.members.values() if member.state != "draining"}
     if output.json:
         output.document({"current": policy.current, "ramp": policy.ramp, "by": policy.by, "at": policy.at})
     elif policy.ramp:
@@ -230,6 +232,10 @@ async def _change(
         output.say(f"new workflows start on {shares}", "green")
     else:
         output.say(f"new workflows start on {policy.current}", "green")
+    for label in sorted(policy.labels() - living):
+        output.note(
+            f"{clean(label)} has no living nodes: until it does, what would start on it starts on a deployment that has."
+        )
 
 
 def _weight(text: str) -> tuple[str, int]:
@@ -278,7 +284,10 @@ def _words(one: DeploymentCensus) -> str:
 
 
 def _functions(pin: Sequence[str]) -> str:
-    return ", ".join(part.partition("#")[0].partition("~")[0] for part in pin) or "its workflow, not begun"
+    """The functions and classes of a pin; what is Sojourn's own is of interest only where there is nothing else."""
+    names = [part.partition("#")[0].partition("~")[0] for part in pin]
+    theirs = [name for name in names if not name.startswith(OURS)]
+    return ", ".join(theirs or names) or "its workflow, not begun"
 
 
 def _lines(output: Output, chosen: Sequence[DeploymentCensus], now: float) -> None:

@@ -68,12 +68,26 @@ def test_what_needs_somebody_comes_first_then_the_longest_waits_then_what_ended_
             "receive a or b, sleep",
         ),
         ("sleep until 2026-01-01T00:00:00+00:00 and 4 more", "sleep and 4 more"),
-        ("step charge (attempt 3)", "step charge"),
+        ("step charge", "step charge"),
+        ("step charge (attempt 3), step ship (attempt 12)", "step charge (retried), step ship (retried)"),
         ("child order-42-x, child order-42-y", "child, child"),
     ],
 )
 def test_waits_for_the_same_kind_of_thing_are_one_row(wait: str, group: str) -> None:
     assert group_of(index(wait=wait), "wait") == ("onboard", group)
+
+
+@pytest.mark.parametrize(
+    ("hold", "reason", "group"),
+    [
+        ("quarantined", "builtins:KeyError: 'b'", "KeyError: 'b'"),
+        ("quarantined", "its last 4 ended their node (last: n-1/a2)", "its last 4 ended their node"),
+        ("paused", "", "receive approval"),
+    ],
+)
+def test_those_that_are_held_for_the_same_reason_are_one_row(hold: str, reason: str, group: str) -> None:
+    held = index(hold=hold, hold_reason=reason, wait="receive approval until 2026-01-01T00:00:00+00:00")
+    assert group_of(held, "wait") == ("onboard", group)
 
 
 def test_a_row_knows_the_oldest_that_lives() -> None:
