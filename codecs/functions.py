@@ -39,8 +39,9 @@ def reduce_function(pickler: FramePickler, function: types.FunctionType) -> Any:
         function.__defaults__, function.__kwdefaults__, dict(function.__dict__), _names(function)
     )  # fmt: skip
     parameters = getattr(function, "__type_params__", ())  # from 3.12
-    if parameters:
-        state = (*state, parameters)
+    shown = _shown(function)
+    if parameters or shown:
+        state = (*state, parameters, shown) if shown else (*state, parameters)
     return make_function, (pickler.reference(code), closure), state, None, None, fill_function
 
 
@@ -58,6 +59,57 @@ def _names(function: types.FunctionType) -> tuple[str, str, str] | None:
     return None if names == own else names
 
 
+def _shown(function: types.FunctionType) -> dict[str, Any]:
+    """What a function shows and its code does not tell: annotations, and a docstring that it was given."""
+    shown: dict[str, Any] = {}
+    code = function.__code__
+    own = (
+        code.co_consts[0]
+        if code.co_consts and (sys.version_info < (3, 13) or code.co_flags & _HAS_DOC)
+        else None
+    )
+    if function.__doc__ != (own if type(own) is str else None):
+        shown["doc"] = function.__doc__
+    annotate = getattr(function, "__annotate__", None)  # from 3.14: a function that computes them
+    if type(annotate) is types.FunctionType and annotate.__closure__ is None:
+        shown["annotate"] = annotate
+    elif annotations := _annotations(function):
+        shown["annotations"] = {name: _storable(value) for name, value in annotations.items()}
+    return shown
+
+
+_HAS_DOC = 0x4000000  # CO_HAS_DOCSTRING, from 3.13
+
+
+def _annotations(function: types.FunctionType) -> dict[str, Any]:
+    try:
+        return function.__annotations__
+    except Exception:  # from 3.14 they are computed here, and may name what is not there
+        import annotationlib  # type: ignore[import-not-found, unused-ignore]  # CPython 3.14 and later only
+
+        found: dict[str, Any] = annotationlib.get_annotations(function, format=annotationlib.Format.STRING)
+        return found
+
+
+def _storable(annotation: Any) -> Any:
+    """An annotation, as text where it names a class that cannot be stored: nobody may ever look at it."""
+    if not _is_stuck(annotation):
+        return annotation
+    return annotation.__qualname__ if isinstance(annotation, type) else repr(annotation)
+
+
+def _is_stuck(annotation: Any) -> bool:
+    parts = getattr(annotation, "__args__", None)
+    if isinstance(parts, tuple) and any(_is_stuck(part) for part in parts):
+        return True
+    return (
+        isinstance(annotation, type)
+        and "<locals>" in annotation.__qualname__
+        and _has_generated_methods(annotation)
+        and place_in(annotation.__module__, annotation) is None
+    )
+
+
 def named_function(reference: Any) -> Any:
     """Stands in a frame for a function that is found by its code."""
     raise NotImplementedError("filled in by each load")
@@ -69,13 +121,20 @@ def make_function(reference: Any, closure: Any) -> Any:
 
 
 def fill_function(function: types.FunctionType, state: tuple[Any, ...]) -> None:
-    """Give a fresh function its defaults, attributes and names."""
-    defaults, keyword_defaults, attributes, names, *parameters = state
+    """Give a fresh function its defaults, attributes and names, and what it shows."""
+    defaults, keyword_defaults, attributes, names, *more = state
     function.__defaults__ = defaults
     function.__kwdefaults__ = keyword_defaults
     function.__dict__.update(attributes)
-    if parameters:
-        function.__type_params__ = parameters[0]  # type: ignore[attr-defined]  # from 3.12
+    if more and more[0]:
+        function.__type_params__ = more[0]  # type: ignore[attr-defined]  # from 3.12
+    shown = more[1] if len(more) > 1 else {}
+    if "doc" in shown:
+        function.__doc__ = shown["doc"]
+    if "annotations" in shown:
+        function.__annotations__ = shown["annotations"]
+    if "annotate" in shown:
+        function.__annotate__ = shown["annotate"]  # type: ignore[attr-defined]  # from 3.14
     if names is not None:
         function.__name__, function.__qualname__, function.__module__ = names
 

@@ -78,7 +78,10 @@ def _lazy_annotations(base: type) -> dict[str, Any]:
     try:
         import annotationlib  # type: ignore[import-not-found, unused-ignore]  # CPython 3.14 and later only
 
-        found: dict[str, Any] = annotationlib.get_annotations(base, format=annotationlib.Format.STRING)
+        texts: dict[str, str] = annotationlib.get_annotations(base, format=annotationlib.Format.STRING)
+        found: dict[str, Any] = {
+            name: steady(text) for name, text in texts.items()
+        }  # of a lambda it tells the address
     except Exception:  # a user's annotation may raise anything; the field's name still counts
         return {}
     return found

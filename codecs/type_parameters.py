@@ -12,6 +12,7 @@ import typing
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from .globals import global_value, place_in
 from .identity import attribute, import_module, present_name
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ def reduce_type_parameter(pickler: FramePickler, value: Any) -> Any:
     own = sys.modules.get(value.__module__ or "")
     if own is not None and vars(own).get(value.__name__) is value:
         return NotImplemented
+    place = place_in(value.__module__, value)  # in a class, say
+    if place is not None:
+        return global_value, place
     names = [value.__module__, *(code.reference.partition(":")[0] for code in pickler.codes.values())]
     for name in dict.fromkeys(names):
         for path, parameters in _declared(sys.modules.get(name or "")):

@@ -1,5 +1,6 @@
 """Strange programs with the syntax of CPython 3.12: type parameters, quotes inside f-strings, inlined comprehensions."""
 
+import dataclasses
 from typing import Any
 
 from frame_programs import numbers, tick
@@ -15,6 +16,8 @@ async def generic[T: (int, str), *Ts, **P](value: T, *rest: *Ts) -> Pair[T]:
 
 
 class Box[T]:
+    type Several = list[T]
+
     kind: T
 
     def __init__(self, log: Log) -> None:
@@ -65,4 +68,21 @@ async def texts_in_texts(log: Log) -> Any:
     return f"{f"{await tick(1)}{f'{await tick(2)!r}'}"}\n{"\n".join([f"{x:{"d"}}" for x in [await tick(3)]])}"
 
 
-PROGRAMS.update({each.__name__: each for each in (type_parameters, inlined_comprehensions, texts_in_texts)})
+async def annotations_that_are_values(log: Log) -> Any:
+    @dataclasses.dataclass
+    class Local:
+        x: int
+
+    def function[T](a: int, b: list[int], c: T, d: "text") -> Box[int]: ...  # type: ignore[name-defined]  # noqa: F821
+
+    def of_local(a: Local, b: list[Local] | None = None) -> None: ...
+
+    held = function, Box.Several, of_local
+    assert Local(1)
+    await tick("held")
+    shown = held[0].__annotations__
+    await tick("again")
+    return [shown[name] for name in "abd"], shown["c"] is function.__type_params__[0], shown["return"], held[1] is Box.Several
+
+
+PROGRAMS.update({each.__name__: each for each in (annotations_that_are_values, type_parameters, inlined_comprehensions, texts_in_texts)})

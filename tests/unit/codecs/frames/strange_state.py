@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -119,3 +121,35 @@ def _handled(name: str) -> None:
 
 for _name in CASES:
     _handled(_name)
+
+
+# -- what functions show ---------------------------------------------------------------------------------
+
+
+@program
+async def annotations_and_docstrings_of_functions(log: Log) -> Any:
+    def search(text: str, limit: int = 5, *, tags: list[str] | None = None) -> dict[str, int]:
+        """Look for a text."""
+        return {text: limit}
+
+    def wrapping(function: Any) -> Any:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **options: Any) -> Any:
+            """Not shown."""
+            return function(*args, **options)
+
+        return wrapper
+
+    @wrapping
+    def buy(price: float) -> bool:
+        """Buy it."""
+        return price > 1
+
+    def plain() -> None: ...
+
+    plain.__doc__ = "given"
+    tools = [search, buy, plain]
+    await tick("held")
+    seen = [(str(inspect.signature(each)), each.__doc__, sorted(each.__annotations__)) for each in tools]
+    await tick("again")
+    return seen, [each.__doc__ for each in tools], buy(2), inspect.signature(buy).return_annotation
