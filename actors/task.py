@@ -45,6 +45,8 @@ class Task(msgspec.Struct, frozen=True, omit_defaults=True):
     """JSON array [args, kwargs]."""
     timeout: float
     """Seconds that the attempt may take once it runs."""
+    revision: int = 0
+    """Of the actor's record when this was published: an older one says nothing about this task (decision 0030)."""
 
     @property
     def key(self) -> str:
@@ -86,9 +88,11 @@ def _marked(actor: str, run: str, op: int, attempt: int, secret: str) -> tuple[s
     return actor, run, str(op), str(attempt), secret
 
 
-def task_publish(call: PendingCall, index: Index, *, subjects: Subjects, keyring: Keyring) -> Publish:
-    """The task of a committed call. Published twice, it is stored once for as long as the stream remembers ids; a later copy
-    finds at the worker that its operation is over, or is run again as the same attempt.
+def task_publish(
+    call: PendingCall, index: Index, *, revision: int = 0, subjects: Subjects, keyring: Keyring
+) -> Publish:
+    """The task of a committed call; `revision`: of the record that has it. Published twice, it is stored once for as long as the
+    stream remembers ids; a later copy finds at the worker that its operation is over, or is run again as the same attempt.
     """
     marked = _marked(index.actor, index.run, call.op, call.attempt, call.token)
     task = Task(
@@ -105,6 +109,7 @@ def task_publish(call: PendingCall, index: Index, *, subjects: Subjects, keyring
         step=call.step,
         args=call.args,
         timeout=call.timeout or 0.0,
+        revision=revision,
     )
     lasts = call.queue_timeout + task.timeout + AFTER_ALL
     return Publish(

@@ -189,15 +189,16 @@ def outbox_publish(
     index: Index,
     calls: Iterable[PendingCall] = (),
     *,
+    revision: int = 0,
     subjects: Subjects,
     keyring: Keyring,
     now: float,
 ) -> Publish:
-    """The message that an outbox entry of this actor stands for. `calls` are those of its record: a task is made from
-    one. `now` is broker time; internal messages are void after `LIFE`."""
+    """The message that an outbox entry of this actor stands for. `calls` are those of its record, which has this `revision`: a
+    task is made from one. `now` is broker time; internal messages are void after `LIFE`."""
     if entry.kind == "task":
         call = next(call for call in calls if call.op == entry.op)
-        return task.task_publish(call, index, subjects=subjects, keyring=keyring)
+        return task.task_publish(call, index, revision=revision, subjects=subjects, keyring=keyring)
     target, actor, run = actor_id(entry.target), actor_id(index.actor), token(index.run)
     sender = Sender(index.actor, index.run, entry.n, index.transition)
     if entry.kind == "arm":

@@ -2,6 +2,8 @@
 
     read the record -> (tell the owner that it begins again) -> run the step, in progress -> store the result -> acknowledge
 
+A record that is older than the task says nothing: its leader may be behind, and is asked again when it is not (decision 0030).
+
 The record's public index says whether the operation is pending, and with which attempt: a task of another attempt, of a run
 that is over or of a step that has its result is acknowledged unrun. A worker holds no key and cannot verify what it reads; a wrong
 index could make it skip a step (whose next attempt comes with its time-out) or run one in vain (whose result nobody takes).
@@ -33,6 +35,7 @@ from sojourn.actors.current import CurrentActor
 from sojourn.actors.events import StepDone
 from sojourn.actors.outcomes import of_exception
 from sojourn.actors.task import Task, again_publish, parse_task, result_publish
+from sojourn.broker.absence import ALL, PATIENCE_SECONDS
 from sojourn.broker.errors import BrokerClosed, BrokerError, Refused
 from sojourn.broker.nats_requests import MESSAGE_TOO_LARGE
 from sojourn.broker.subjects import Subjects, actor_id
@@ -307,11 +310,28 @@ class TaskRun:
 
     async def _read(self, task: Task) -> Wanted:
         """Raises `RecordError`, `BrokerError`."""
-        stored = await self._services.frames.read(actor_id(task.actor))
+        services, actor = self._services, actor_id(task.actor)
+        stored = await services.frames.read(actor)
+        if (stored.revision if stored is not None else 0) < task.revision:
+            # Its leader is behind, or it has expired, or the bucket was restored: as in `broker.absence`.
+            await self._wait_until_leader_has(task.revision)
+            stored = await services.frames.read(actor)
         if stored is None or not stored.data:
             return Wanted.NO
         index = read_index(stored.data)
         return wanted(task, index.run, index.queued)
+
+    async def _wait_until_leader_has(self, revision: int) -> None:
+        """Return when the leader of the records has one as new as that, or after `PATIENCE_SECONDS`. A worker may not ask for the
+        stream's state. Raises `BrokerError`.
+        """
+        services, pause, left = self._services, AGAIN_SECONDS[0], PATIENCE_SECONDS
+        while (
+            await services.broker.read_next(services.subjects.frames_stream, ALL, revision) is None
+            and left > 0
+        ):
+            await asyncio.sleep(pause)
+            left -= pause
 
 
 def _word(done: StepDone) -> str:

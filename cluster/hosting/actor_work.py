@@ -268,7 +268,7 @@ class ActorWork:
         if record is None or len(hot.flushed) >= len(record.envelope.outbox) or now < self._flush_at:
             return False
         before = len(hot.flushed)
-        if await flush(self._serving.services, record, hot.flushed, hot.given_up):
+        if await flush(self._serving.services, hot, record):
             self._flush_pause, self._flush_at = FLUSH_AGAIN_SECONDS[0], 0.0
             self._known.flushed(hot)
             return True

@@ -18,6 +18,7 @@ from sojourn.broker.errors import BrokerError, MailboxFull, Refused
 from sojourn.codecs.record import OutboxEntry, Record
 
 if TYPE_CHECKING:
+    from .hot_cache import Hot
     from .services import PartitionServices
 
 AT_ONCE: Final = 64
@@ -26,10 +27,11 @@ _LASTING: Final = frozenset(("arm", "disarm", "task"))
 """What is good however late it is stored: schedules, and tasks, whose worker asks the record first."""
 
 
-async def flush(services: PartitionServices, record: Record, flushed: set[int], given_up: set[int]) -> bool:
-    """Publish what is not in `flushed`, adding each number once it is acknowledged. False: something is left for a later attempt, or
-    is given up: mail for which there was no room until its time was over is added to both sets.
+async def flush(services: PartitionServices, hot: Hot, record: Record) -> bool:
+    """Publish what of the record's outbox is not flushed yet, noting each number once it is acknowledged. False: something is left for a
+    later attempt, or is given up: mail for which there was no room until its time was over.
     """
+    flushed = hot.flushed
     by_target: dict[tuple[str, int], list[OutboxEntry]] = {}
     for entry in record.envelope.outbox:
         if entry.n not in flushed:
@@ -40,7 +42,7 @@ async def flush(services: PartitionServices, record: Record, flushed: set[int], 
     lines = iter(by_target.values())
 
     async def carry() -> bool:
-        done = [await _flush_target(services, record, entries, flushed, given_up) for entries in lines]
+        done = [await _flush_target(services, hot, record, entries) for entries in lines]
         return all(done)
 
     carriers = min(AT_ONCE, len(by_target))
@@ -59,17 +61,14 @@ def _target(entry: OutboxEntry) -> tuple[str, int]:
 
 
 async def _flush_target(
-    services: PartitionServices,
-    record: Record,
-    entries: Iterable[OutboxEntry],
-    flushed: set[int],
-    given_up: set[int],
+    services: PartitionServices, hot: Hot, record: Record, entries: Iterable[OutboxEntry]
 ) -> bool:
+    flushed, given_up = hot.flushed, hot.given_up
     for entry in entries:
         if not services.may_act():
             return False
         try:
-            in_time = await _flush_entry(services, record, entry)
+            in_time = await _flush_entry(services, record, hot.revision, entry)
         except Refused as refusal:
             if _is_over(entry, refusal, services.clock.now()):
                 services.meter.count("sends_given_up")
@@ -97,13 +96,16 @@ def _is_over(entry: OutboxEntry, refusal: Refused, now: float) -> bool:
     )
 
 
-async def _flush_entry(services: PartitionServices, record: Record, entry: OutboxEntry) -> bool:
+async def _flush_entry(
+    services: PartitionServices, record: Record, revision: int, entry: OutboxEntry
+) -> bool:
     """Publish one entry; False when it was stored so late that its receiver may take it for given up."""
     now = services.clock.now()
     message = outbox_publish(
         entry,
         record.index,
         record.envelope.calls,
+        revision=revision,
         subjects=services.subjects,
         keyring=services.keyring,
         now=now,

@@ -10,6 +10,7 @@ from sojourn.actors.client import Client
 from sojourn.actors.registry import Registry
 from sojourn.actors.step import step
 from sojourn.actors.workflow import workflow
+from sojourn.broker.absence import ALL
 from sojourn.broker.errors import Refused
 from sojourn.broker.frames import FrameStore
 from sojourn.broker.nats import NatsBroker, NatsOptions
@@ -112,6 +113,7 @@ async def test_a_worker_can_do_all_that_a_task_takes(connect: Connect) -> None:
     stored = await FrameStore(worker, SUBJECTS).read(VICTIM)
     assert stored is not None
     assert stored.data == b"record"
+    assert await worker.read_next(SUBJECTS.frames_stream, ALL, stored.revision) is not None
     await worker.publish(Publish(SUBJECTS.done(VICTIM, token("1")), b"{}"))
     assert await worker.ack(delivery)
     assert await worker.fetch(STEPS, Subjects.step_consumer(GPU), wait=1.0) is None
