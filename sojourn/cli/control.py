@@ -5,9 +5,7 @@ them.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import Counter
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -15,7 +13,7 @@ import click
 from .connection import Connection, connection_options, reported
 from .failures import Exit, Failure, explain
 from .output import Output, clean, counted
-from .values import DurationValue
+from .values import DurationValue, typed_or_piped
 
 if TYPE_CHECKING:
     from sojourn.actors.client import Client
@@ -24,7 +22,6 @@ AT_ONCE: Final = 64
 """Actors that are asked at a time: a node answers thousands a second, and none is flooded by an operator who is in a hurry."""
 SHOWN: Final = 10
 """Failures that are told one by one; the rest are counted, and `--json` has all."""
-PIPED: Final = "-"
 
 _actors = click.argument("actors", nargs=-1, required=True, metavar="ACTOR...")
 _timeout = click.option(
@@ -40,7 +37,7 @@ async def _send(
     output: Output, connection: Connection, verb: str, actors: tuple[str, ...], done: str, **options: Any
 ) -> Exit | None:
     """Ask for one verb on each actor. One that fails ends the command with its words; of several all are tried."""
-    named = tuple(dict.fromkeys(_named(actors)))
+    named = tuple(dict.fromkeys(typed_or_piped(actors)))
     if not named:
         output.say("No actors were named.")
         return None
@@ -49,15 +46,6 @@ async def _send(
             _say(output, await _ask(client, verb, named[0], options), done)
             return None
         return await _send_to_all(output, client, verb, named, done, options)
-
-
-def _named(actors: tuple[str, ...]) -> Iterator[str]:
-    """The ids as they were typed, and where `-` was typed those that stand on standard input, one a line."""
-    for actor in actors:
-        if actor == PIPED:
-            yield from (line.strip() for line in sys.stdin if line.strip())
-        else:
-            yield actor
 
 
 async def _ask(client: Client, verb: str, actor: str, options: dict[str, Any]) -> dict[str, Any]:

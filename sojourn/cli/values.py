@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 import click
 import orjson
+
+PIPED: Final = "-"
+"""Where names stand on standard input."""
+
+
+def typed_or_piped(words: Iterable[str]) -> Iterator[str]:
+    """Ids as they were typed, and where `-` was typed those that stand on standard input, one a line."""
+    for word in words:
+        if word == PIPED:
+            yield from (line.strip() for line in sys.stdin if line.strip())
+        else:
+            yield word
 
 
 class JsonValue(click.ParamType[Any]):

@@ -326,6 +326,35 @@ def test_mail_that_does_not_fit_is_a_dead_letter_and_harms_nobody(shell: Shell) 
     assert shell.json(f"result {actor}") == "account of letters"
 
 
+def test_a_dead_letter_is_sent_again_once_it_can_be_taken_and_is_gone_then(shell: Shell) -> None:
+    actor = shell.start("again")
+    shell.run(f"terminate {actor}")
+    shell.run(f"signal {actor} approval '{{\"ok\": true}}'")
+    shell.until(lambda: len(shell.json(f"dead list --actor {actor}")) == 1, "its mail came too late")
+    shell.run(f"start onboard again --id {actor} --if-exists restart")
+    letters = shell.run(f"dead list --actor {actor} --ids")
+    done = shell.command("dead resend -", letters)
+    assert (done.exit_code, done.stdout) == (0, "1 letter sent again\n")
+    assert shell.json(f"result {actor}") == "account of again"
+    assert shell.json(f"dead list --actor {actor}") == []
+    assert shell.command("dead resend -", letters).exit_code == Exit.NOT_FOUND
+
+
+def test_dead_letters_are_removed_and_what_is_no_mail_is_not_sent_again(shell: Shell) -> None:
+    shell.command("start nothing --id never")
+    shell.until(lambda: len(shell.json("dead list --actor never")) == 1, "a start of nothing is a letter")
+    (letter,) = shell.json("dead list --ids --actor never")
+    refused = shell.command(f"dead resend {letter}")
+    assert refused.exit_code == Exit.REFUSED
+    assert "is no mail from outside" in refused.stdout
+    assert shell.json(f"dead remove {letter} 999999", code=Exit.NOT_FOUND) == {
+        "done": [letter],
+        "failed": {"999999": "no dead letter 999999"},
+    }
+    assert shell.json("dead list --actor never") == []
+    assert shell.command("dead remove all").exit_code == Exit.USAGE
+
+
 def test_changed_code_is_named_waits_unharmed_and_goes_on_when_it_is_back(shell: Shell) -> None:
     actor = shell.start("changed")
     written = shell.app.read_text()
