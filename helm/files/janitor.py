@@ -9,6 +9,9 @@ Workers of a queue go when the values do not name them, no workflow needs their 
 their queue is served by workers that are wanted and ready, or is empty. Queues are shared by versions: a task of the old one may wait
 there for the old code until the last workflow of that version has gone. An upgrade takes the autoscaler of such workers away; where it
 had scaled them to none, one is started, since nothing else would.
+
+A version that the values list as draining is removed too. Only where Helm is not (Argo CD), it stays until it is listed no more: whoever
+keeps the cluster as Git has it would make it anew each time.
 """
 
 from __future__ import annotations
@@ -35,6 +38,8 @@ def main() -> int:
             cli.tell(f"{name}: wanted")
         elif reason := stays(found, label, receiving):
             cli.tell(f"{name}: {reason}")
+        elif would_come_back(found, label):
+            cli.tell(f"{name}: nobody needs it; it goes once `versions` does not list it")
         else:
             return remove(kube, found)
     return look_at_workers(kube, wanted, receiving)
@@ -57,10 +62,14 @@ def look_at_workers(kube: Kube, wanted: set[str], receiving: set[str]) -> int:
             cli.tell(f"{name}: {reason}")
         elif queue not in served and (tasks := tasks_left(queue)):
             cli.tell(f"{name}: {tasks} tasks are in queue {queue}, and nobody else serves it")
+        elif would_come_back(found, label):
+            cli.tell(f"{name}: nobody needs it; it goes once `versions` does not list it")
+            continue
         else:
             return remove(kube, found)
         if found["spec"].get("replicas") == 0:
-            kube.ask("PATCH", "apis/apps/v1", "deployments", f"{name}/scale", {"spec": {"replicas": 1}})
+            one, by = {"spec": {"replicas": 1}}, "fieldManager=sojourn-janitor"
+            kube.ask("PATCH", "apis/apps/v1", "deployments", f"{name}/scale", one, by)
             cli.tell(f"{name}: there was none, one is started")
     return 0
 
@@ -73,6 +82,12 @@ def stays(found: Any, label: str, receiving: set[str]) -> str:
         return "too young to be judged"
     left = workflows_left(label)
     return f"{left} workflows need it" if left else ""
+
+
+def would_come_back(found: Any, label: str) -> bool:
+    """Whether the values list its version, and somebody else than Helm sees to it that what they list is there."""
+    by_helm = "meta.helm.sh/release-name" in (found["metadata"].get("annotations") or {})
+    return label in os.environ["LISTED"].split(",") and not by_helm
 
 
 def queue_of(found: Any) -> str:

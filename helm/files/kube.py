@@ -39,7 +39,10 @@ class Refused(cli.Again):
 
 
 class Kube:
-    """Requests within one namespace. KUBE_API names another address, such as that of `kubectl proxy`."""
+    """Requests within one namespace. KUBE_API names another address, such as that of `kubectl proxy`.
+
+    An image's HTTPS_PROXY is for what is outside; the API server is not.
+    """
 
     def __init__(self) -> None:
         host, port = (
@@ -48,9 +51,11 @@ class Kube:
         )
         self._base = os.environ.get("KUBE_API") or f"https://{f'[{host}]' if ':' in host else host}:{port}"
         self._namespace = os.environ["KUBE_NAMESPACE"]
-        self._tls = None
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
         if self._base.startswith("https://"):
-            self._tls = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
+            tls = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
+            handlers.append(urllib.request.HTTPSHandler(context=tls))
+        self._opener = urllib.request.build_opener(*handlers)
 
     def ask(
         self, method: str, group: str, kind: str, name: str = "", body: Any = None, query: str = ""
@@ -68,7 +73,7 @@ class Kube:
             },
         )
         try:
-            with urllib.request.urlopen(request, timeout=SECONDS, context=self._tls) as answer:
+            with self._opener.open(request, timeout=SECONDS) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             raise Refused(error.code, f"{method} {path}", error.read().decode(errors="replace")) from None

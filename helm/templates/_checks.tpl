@@ -112,7 +112,7 @@
 {{- $before := lookup "v1" "ConfigMap" .Release.Namespace (printf "%s-scripts" (include "sojourn.fullname" .)) -}}
 {{- with and .Release.IsUpgrade $before -}}
 {{- $known := default dict .metadata.annotations -}}
-{{- range $name, $value := dict "namespace" $.Values.topology.namespace "partitions" (toString $.Values.topology.partitions) -}}
+{{- range $name, $value := dict "namespace" $.Values.topology.namespace "app" $.Values.topology.app "partitions" (toString $.Values.topology.partitions) -}}
 {{- $was := default $value (get $known (printf "sojourn/%s" $name)) -}}
 {{- if ne $was $value -}}
 {{- fail (printf "topology.%s was %s and would become %s: it cannot change, the workflows that are there would be left behind (is --reset-then-reuse-values missing?)" $name $was $value) -}}

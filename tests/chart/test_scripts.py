@@ -70,7 +70,8 @@ def run(
         [sys.executable, str(CHART / "files" / script)],
         env={
             "PATH": f"{programs}:{os.environ['PATH']}", "KUBE_API": f"{url}/as/{account}", "KUBE_NAMESPACE": NAMESPACE,
-            "NAME": "sojourn", "INSTANCE": RELEASE, "PYTHONDONTWRITEBYTECODE": "1", **env,
+            "NAME": "sojourn", "INSTANCE": RELEASE, "HTTP_PROXY": "http://127.0.0.1:1",
+            "PYTHONDONTWRITEBYTECODE": "1", **env,
         },
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
@@ -81,11 +82,13 @@ def leave(kubernetes: Kubernetes, place: Path) -> tuple[int, str]:
     return run(place, kubernetes.url, "leave.py", JOBS=f"{NAME}-promote")
 
 
-def janitor(kubernetes: Kubernetes, place: Path, needing: int, tasks: int = 0) -> tuple[int, str]:
+def janitor(
+    kubernetes: Kubernetes, place: Path, needing: int, tasks: int = 0, listed: str = ""
+) -> tuple[int, str]:
     shown = {"drained": needing == 0, "needing": needing}
     queues = {"queues": [{"queue": "ocr", "waiting": tasks, "taken": 0}]}
     answers = {"nodes": READY, "versions list": RECEIVES, "versions show v1": shown, "queues": queues}
-    env = {"WANTED": "v2", "WORKERS": "", "MINIMUM_AGE_SECONDS": "600"}
+    env = {"WANTED": "v2", "LISTED": listed, "WORKERS": "", "MINIMUM_AGE_SECONDS": "600"}
     return run(place, kubernetes.url, "janitor.py", answers, **env)
 
 
@@ -177,6 +180,21 @@ def test_workers_are_started_for_tasks_that_nobody_else_takes(kubernetes: Kubern
     found = kubernetes.get("deployments", worker)
     assert found is not None
     assert found["spec"]["replicas"] == 1
+
+
+@pytest.mark.parametrize("component", ["node", "worker"])
+def test_a_version_that_git_lists_stays_until_it_does_not_since_argo_cd_would_make_it_anew(
+    kubernetes: Kubernetes, tmp_path: Path, component: str
+) -> None:
+    """With Helm, which makes nothing by itself, it goes at once."""
+    for name, mark in (("a", "argocd.argoproj.io/tracking-id"), ("b", "meta.helm.sh/release-name")):
+        deploy(kubernetes, name, component, "v1", annotations={mark: "x", "sojourn/queue": "ocr"})
+    code, log = janitor(kubernetes, tmp_path, needing=0, listed="v1")
+    assert code == 0, log
+    assert "a: nobody needs it; it goes once `versions` does not list it" in log
+    assert "b: nobody needs it, removed" in log
+    _, log = janitor(kubernetes, tmp_path, needing=0)
+    assert "a: nobody needs it, removed" in log
 
 
 def test_the_janitor_looks_at_no_other_charts_deployments(kubernetes: Kubernetes, tmp_path: Path) -> None:

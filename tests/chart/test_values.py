@@ -37,6 +37,7 @@ SCHEMA = json.loads((CHART / "values.schema.json").read_text())
         (EXTERNAL, "topology.partitions=257", "want 256"),
         (EXTERNAL, "topology.replicas=2", "must be one of"),
         (CLUSTER, "topology.replicas=5", "the bundled NATS has 3 server(s)"),
+        (CLUSTER, "nats.maxPayload=65MB", "does not match pattern"),
         (TWO, "versions[1].label=v1", 'the label "v1" stands there twice'),
         (TWO, "versions[1].state=draining,versions[2].state=draining", 'none has state "current"'),
         (TWO, "versions[1].weight=0,versions[2].weight=0", "weights of the current versions are all 0"),
