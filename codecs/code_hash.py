@@ -18,6 +18,7 @@ from typing import Any
 _HAS_CONST = frozenset(dis.hasconst)
 _EXTENDED_ARG = dis.opmap["EXTENDED_ARG"]
 _LOAD_CONST = dis.opmap["LOAD_CONST"]
+_LOAD_SMALL_INT = dis.opmap.get("LOAD_SMALL_INT", -1)
 _STORE_NAME = dis.opmap["STORE_NAME"]
 _DOC_NAMES = frozenset(("__doc__", "__firstlineno__", "__static_attributes__"))
 _CACHE_LIMIT = 20_000
@@ -97,7 +98,20 @@ def _instructions(code: types.CodeType) -> list[bytes]:
         else:
             told[at] = b"%s%d,%d" % (_PLACES[at], op, arg)
         at = special.find(1, at + 1)
+    if "__firstlineno__" in code.co_names:
+        _forget_small_lines(code, raw, told)
     return told
+
+
+def _forget_small_lines(code: types.CodeType, raw: bytes, told: list[bytes]) -> None:
+    """From 3.14 a class body takes its first line, when that is below 256, out of the instruction and not the constants."""
+    for at in range(0, len(raw) - 2, 2):
+        if (
+            raw[at] == _LOAD_SMALL_INT
+            and raw[at + 2] == _STORE_NAME
+            and code.co_names[raw[at + 3]] in _DOC_NAMES
+        ):
+            told[at // 2] = b"%s%d=" % (_PLACES[at // 2], _LOAD_CONST)
 
 
 class _Texts(dict[int, bytes]):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import builtins
 import enum
+import functools
 import sys
 import types
 from collections.abc import Callable
@@ -81,13 +82,14 @@ def _shown(function: types.FunctionType) -> dict[str, Any]:
 _HAS_DOC = 0x4000000  # CO_HAS_DOCSTRING, from 3.13
 
 
-def _annotations(function: types.FunctionType) -> dict[str, Any]:
+def _annotations(of: Any) -> dict[str, Any]:
     try:
-        return function.__annotations__
+        evaluated: dict[str, Any] = of.__annotations__
+        return evaluated
     except Exception:  # from 3.14 they are computed here, and may name what is not there
         import annotationlib  # type: ignore[import-not-found, unused-ignore]  # CPython 3.14 and later only
 
-        found: dict[str, Any] = annotationlib.get_annotations(function, format=annotationlib.Format.STRING)
+        found: dict[str, Any] = annotationlib.get_annotations(of, format=annotationlib.Format.STRING)
         return found
 
 
@@ -195,6 +197,10 @@ def reduce_class(_: FramePickler, kind: type) -> Any:
     for name, value in list(space.items()):
         if type(value) is types.MemberDescriptorType and value.__objclass__ is kind:
             del space[name]  # a private slot: its class makes it
+    if sys.version_info >= (3, 14) and (
+        annotations := _annotations(kind)
+    ):  # what computes them holds the class's dictionary
+        space["__annotations__"] = {name: _storable(value) for name, value in annotations.items()}
     if not issubclass(kind, enum.Enum):
         return make_class, (skeleton, arguments[4], arguments), (state, {}), None, None, fill_class
     # cloudpickle leaves out other names for a member, and what its `__init__` gave it.
@@ -219,6 +225,8 @@ def fill_class(kind: Any, contents: tuple[Any, dict[str, dict[str, Any]]]) -> No
     from cloudpickle import cloudpickle
 
     state, kept = contents
+    if getattr(kind, "__annotate__", None) is not None:  # from 3.14: it is there already, and computes them
+        state[0].pop("__annotations__", None)
     cloudpickle._class_setstate(kind, state)
     for name, given in kept.items():
         vars(kind[name]).update(given)
@@ -253,6 +261,21 @@ def reduce_property(_: FramePickler, value: property) -> Any:
 def reduce_wrapped(_: FramePickler, value: staticmethod[..., Any] | classmethod[Any, ..., Any]) -> Any:
     """Part of a class defined in a function."""
     return type(value), (value.__func__,)
+
+
+def reduce_cached_property(_: FramePickler, value: functools.cached_property[Any]) -> Any:
+    """Part of a class defined in a function; without the lock that 3.11 gives it."""
+    return functools.cached_property, (value.func,), {"attrname": value.attrname, "__doc__": value.__doc__}
+
+
+def reduce_partialmethod(_: FramePickler, value: functools.partialmethod[Any]) -> Any:
+    """Part of a class defined in a function."""
+    return partialmethod_of, (value.func, value.args, dict(value.keywords))
+
+
+def partialmethod_of(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """Restores a `partialmethod`: from 3.14 it cannot be made empty."""
+    return functools.partialmethod(function, *arguments, **keywords)
 
 
 def reduce_super(_: FramePickler, value: super) -> Any:

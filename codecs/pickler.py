@@ -14,6 +14,7 @@ which code it stands, without unpickling.
 from __future__ import annotations
 
 import contextvars
+import functools
 import io
 import pickle
 import types
@@ -252,6 +253,8 @@ _REDUCERS: dict[type, Reducer | None] = {
     staticmethod: functions.reduce_wrapped,
     classmethod: functions.reduce_wrapped,
     super: functions.reduce_super,
+    functools.cached_property: functions.reduce_cached_property,
+    functools.partialmethod: functions.reduce_partialmethod,
     types.TracebackType: _reduce_traceback,
     types.MappingProxyType: iterators.reduce_mapping_proxy,
     **dict.fromkeys(iterators.DICT_ITERATORS, iterators.reduce_dict_iterator),

@@ -1,5 +1,6 @@
 """Strange programs with the syntax of CPython 3.14: template strings, `except` without parentheses, annotations computed late."""
 
+import annotationlib
 from typing import Any
 
 from frame_programs import numbers, tick
@@ -39,7 +40,8 @@ async def annotations_computed_late(log: Log) -> Any:
 
     local = Local()
     await tick("held")
-    return await local.method(), await function(1, await tick("argument"))
+    told = [annotationlib.get_annotations(each, format=annotationlib.Format.STRING) for each in (Local, function, Local.method)]
+    return await local.method(), await function(1, await tick("argument")), told
 
 
 PROGRAMS.update({each.__name__: each for each in (template_strings, except_without_parentheses, annotations_computed_late)})

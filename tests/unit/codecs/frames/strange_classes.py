@@ -289,3 +289,26 @@ async def members_of_every_kind(log: Log) -> Any:
     await tick("held")
     await tick("again")
     return held[0] is Level(3), int(held[1]), held[2] is Level(0), [one is Odd[one.name] for one in held[3:]]
+
+
+@program
+async def what_classes_are_given_by_functools(log: Log) -> Any:
+    class Given:
+        count = 0
+
+        def times(self, by: int, plus: int = 0) -> int:
+            return by * 2 + plus
+
+        twice = functools.partialmethod(times, 2, plus=1)
+
+        @functools.cached_property
+        def cached(self) -> list[int]:
+            """Told."""
+            type(self).count += 1
+            return [type(self).count]
+
+    given, other = Given(), Given()
+    first = given.cached
+    await tick("held")
+    await tick("again")
+    return given.twice(), given.cached is first, other.cached, Given.cached.__doc__, Given.cached.attrname

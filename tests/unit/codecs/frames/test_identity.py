@@ -350,3 +350,24 @@ def test_a_number_too_large_for_decimal_is_a_constant_like_any_other() -> None:
     assert frames.satisfied(frame.pin) == []
     module(source.replace("limit = 0x1", "limit = 0x2"))
     assert [each.identity for each in frames.satisfied(frame.pin)] == list(frame.pin)[:1]
+
+
+CLASS = """
+async def work(value, scale=2):
+    class Inner:
+        x = 5
+        def method(self):
+            return self.x
+    await tick()
+    return Inner().method()
+"""
+
+
+@pytest.mark.parametrize("lines", [1, 250, 300, 70_000])
+def test_a_function_with_a_class_in_it_may_be_moved(lines: int) -> None:
+    module(CLASS)
+    frame = stored()
+    module("\n" * lines + CLASS)
+    assert finish(frames.load(frame.data, frame.pin)) == 5
+    module(CLASS.replace("x = 5", "x = 6"))
+    assert frames.satisfied(frame.pin)
