@@ -15,13 +15,14 @@ import builtins
 import contextlib
 import ctypes
 import gc
+import struct
 import sys
 import types
 from collections.abc import Callable
 from typing import Any
 
 from . import slots
-from .identity import Code, CodeNotFound, code_of, known_code
+from .identity import Code, CodeNotFound, code_of, known_globals
 from .layout import CREATED, FINISHED, FRAME_DATA, RUNNING, current, no_hooks
 from .liveness import live_mask
 
@@ -79,13 +80,16 @@ def found_code(target: Any) -> Code:
         raise CannotCapture(type(target).__name__, str(error)) from error
 
 
+_HEAD = struct.Struct(f"<{(getattr(types.CoroutineType, '__basicsize__', 16) - 16) // 8}q")
+
+
 def _globals_of(target: Any) -> dict[str, Any] | None:
     """The module namespace that a suspended frame runs in: its head points to one module dictionary."""
     global _last_module
-    if known_code(code_object(target)):
-        return None
-    head = ctypes.string_at(id(target) + 16, type(target).__basicsize__ - 16)
-    words = {int.from_bytes(head[at : at + 8], "little") for at in range(0, len(head), 8)}
+    words = _HEAD.unpack(ctypes.string_at(id(target) + 16, _HEAD.size))
+    known = known_globals(code_object(target))
+    if known is not None and (id(known) in words or slots.kind_of(target) == FINISHED):
+        return known
     last = _last_module  # mostly the one that is met next: one look instead of one at each module there is
     if (
         last is not None
@@ -100,7 +104,7 @@ def _globals_of(target: Any) -> dict[str, Any] | None:
         if id(vars(module)) in words:
             _last_module = module
             return vars(module)
-    return None
+    return None if known is None else {}  # its code is known, but where it runs is no module
 
 
 _last_module: types.ModuleType | None = None

@@ -132,7 +132,7 @@ def code_of(code: types.CodeType, module_globals: dict[str, Any] | None = None) 
     Raises CodeNotFound when the code cannot be reached by module and name.
     """
     known = _by_code.get(id(code))
-    if known is not None and known.code is code:
+    if known is not None and known.code is code and _runs_in(known, module_globals):
         return known
     module = (module_globals or {}).get("__name__")
     found = _find_reference(code, module, module_globals)
@@ -142,10 +142,15 @@ def code_of(code: types.CodeType, module_globals: dict[str, Any] | None = None) 
     return found
 
 
-def known_code(code: types.CodeType) -> bool:
-    """Whether `code_of` has met this object before, so that it needs no namespace."""
+def _runs_in(known: Code, module_globals: dict[str, Any] | None) -> bool:
+    """Whether that is the namespace: one code object can run in several, `exec` of the same code in two modules."""
+    return module_globals is None or known.function.__globals__ is module_globals
+
+
+def known_globals(code: types.CodeType) -> dict[str, Any] | None:
+    """The namespace in which `code_of` has met this object before, or None."""
     known = _by_code.get(id(code))
-    return known is not None and known.code is code
+    return known.function.__globals__ if known is not None and known.code is code else None
 
 
 def _find_reference(code: types.CodeType, module_name: Any, module_globals: dict[str, Any] | None) -> Code:
@@ -260,7 +265,7 @@ def _look_up(reference: str) -> tuple[Code, types.ModuleType, str]:
         if found:
             code = found[min(int(ordinal or 0), len(found) - 1)]
             known = _by_code.get(id(code))
-            if known is None or known.code is not code:
+            if known is None or known.code is not code or not _runs_in(known, function.__globals__):
                 known = _as_code(code, f"{module_name}:{name}#{wanted}", function)
                 _by_code[id(code)] = known
             return known, module, access.partition(".")[0]

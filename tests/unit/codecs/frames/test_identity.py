@@ -371,3 +371,34 @@ def test_a_function_with_a_class_in_it_may_be_moved(lines: int) -> None:
     assert finish(frames.load(frame.data, frame.pin)) == 5
     module(CLASS.replace("x = 5", "x = 6"))
     assert frames.satisfied(frame.pin)
+
+
+def test_one_code_in_two_modules_runs_in_each_as_before() -> None:
+    """A loader of plugins compiles once and executes it for each: same code objects, other globals."""
+    source = """
+    async def work(value, scale=2):
+        held = lambda: WHO
+        await tick()
+        return WHO, held()
+    """
+    code = compile(textwrap.dedent(source), "plugin.py", "exec", dont_inherit=True)
+    ends = {}
+    for name in (NAME, NAME + "_other"):
+        made = types.ModuleType(name)
+        made.tick, made.WHO = tick, name  # type: ignore[attr-defined]
+        sys.modules[name] = made
+        exec(code, made.__dict__)
+    for name in (NAME, NAME + "_other", NAME):
+        target = sys.modules[name].work(1)
+        target.send(None)
+        frame = frames.dump(target)
+        frames.discard(target)
+        ends[name] = finish(frames.load(frame.data, frame.pin))
+    assert ends == {name: (name, name) for name in (NAME, NAME + "_other")}
+    nowhere: dict[str, Any] = {"tick": tick, "WHO": "nobody", "__name__": NAME}
+    exec(code, nowhere)
+    target = nowhere["work"](1)
+    target.send(None)
+    with pytest.raises(frames.CannotSuspend, match="no module"):
+        frames.dump(target)
+    frames.discard(target)
