@@ -24,7 +24,7 @@ from sojourn.cluster.mail.moves import Parcel
 from .away import Away
 from .known_record import KnownRecord
 from .nudges import KEPT_SECONDS
-from .outbox import flush, send_reply
+from .outbox import flush, lines, send_reply
 from .refusals import Refusals
 from .turner import Turner
 from .verdicts import verdicts
@@ -73,6 +73,8 @@ class ActorWork:
         self._refusals = Refusals(serving, mailbox, known, self._turner)
         self._flush_pause = FLUSH_AGAIN_SECONDS[0]
         self._flush_at = 0.0
+        self._refused: frozenset[int] = frozenset()
+        """The first entries of those targets that did not take them at the last try: until `_flush_at`."""
         self._move_at = 0.0
         self._away: Away | None = None
 
@@ -263,20 +265,29 @@ class ActorWork:
         return True
 
     async def _flush(self, hot: Hot) -> bool:
-        """Publish what the record's outbox allows; whether that changed anything. What the broker does not take is tried again later."""
-        record, now = hot.record, self._serving.services.monotonic()
-        if record is None or len(hot.flushed) >= len(record.envelope.outbox) or now < self._flush_at:
+        """Publish what the record's outbox allows; whether that changed anything. What the broker does not take is tried again later, and
+        only what goes to the same target waits for that.
+        """
+        record, services = hot.record, self._serving.services
+        if record is None or len(hot.flushed) >= len(record.envelope.outbox):
+            self._flush_at = 0.0  # nothing is left that was to be tried again
+            return False
+        refused = self._refused if services.monotonic() < self._flush_at else frozenset()
+        wanted = [line for line in lines(record, hot.flushed) if line[0].n not in refused]
+        if not wanted:
             return False
         before = len(hot.flushed)
-        if await flush(self._serving.services, hot, record):
+        all_taken = await flush(services, hot, record, wanted)
+        if len(hot.flushed) >= len(record.envelope.outbox):
             self._flush_pause, self._flush_at = FLUSH_AGAIN_SECONDS[0], 0.0
-            self._known.flushed(hot)
+            if all_taken:  # else something is given up, and nothing is left to try
+                services.fault("after_flush", self.actor)
+                self._known.flushed(hot)
             return True
-        if len(hot.flushed) >= len(record.envelope.outbox):  # the rest is given up: nothing is left to try
-            self._flush_pause, self._flush_at = FLUSH_AGAIN_SECONDS[0], 0.0
-            return True
-        self._flush_at = self._serving.services.monotonic() + self._flush_pause
-        self._flush_pause = min(2 * self._flush_pause, FLUSH_AGAIN_SECONDS[1])
+        self._refused = refused.union(line[0].n for line in lines(record, hot.flushed))
+        if not refused:
+            self._flush_at = services.monotonic() + self._flush_pause
+            self._flush_pause = min(2 * self._flush_pause, FLUSH_AGAIN_SECONDS[1])
         return len(hot.flushed) > before
 
     def _move(self, items: list[Item], *, at_once: bool) -> bool:

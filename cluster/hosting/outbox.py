@@ -8,7 +8,7 @@ apart by the operation number, a timer that is armed twice is one schedule.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -27,30 +27,32 @@ _LASTING: Final = frozenset(("arm", "disarm", "task"))
 """What is good however late it is stored: schedules, and tasks, whose worker asks the record first."""
 
 
-async def flush(services: PartitionServices, hot: Hot, record: Record) -> bool:
-    """Publish what of the record's outbox is not flushed yet, noting each number once it is acknowledged. False: something is left for a
-    later attempt, or is given up: mail for which there was no room until its time was over.
-    """
-    flushed = hot.flushed
-    by_target: dict[tuple[str, int], list[OutboxEntry]] = {}
+def lines(record: Record, flushed: Container[int]) -> list[list[OutboxEntry]]:
+    """What is not flushed yet, a line for each target."""
+    found: dict[tuple[str, int], list[OutboxEntry]] = {}
     for entry in record.envelope.outbox:
         if entry.n not in flushed:
-            by_target.setdefault(_target(entry), []).append(entry)
-    if not by_target:
-        return True
+            found.setdefault(_target(entry), []).append(entry)
+    return list(found.values())
+
+
+async def flush(
+    services: PartitionServices, hot: Hot, record: Record, wanted: Sequence[Sequence[OutboxEntry]]
+) -> bool:
+    """Publish these lines, noting each number in `hot` once it is acknowledged. False: something of them is left for a later attempt, or
+    is given up: mail for which there was no room until its time was over.
+    """
     services.fault("before_flush", record.index.actor)
-    lines = iter(by_target.values())
+    queue = iter(wanted)
 
     async def carry() -> bool:
-        done = [await _flush_target(services, hot, record, entries) for entries in lines]
+        done = [await _flush_line(services, hot, record, line) for line in queue]
         return all(done)
 
-    carriers = min(AT_ONCE, len(by_target))
-    results = [await carry()] if carriers == 1 else await asyncio.gather(*(carry() for _ in range(carriers)))
-    if all(results):
-        services.fault("after_flush", record.index.actor)
-        return True
-    return False
+    carriers = min(AT_ONCE, len(wanted))
+    if carriers == 1:
+        return await carry()
+    return all(await asyncio.gather(*(carry() for _ in range(carriers))))
 
 
 def _target(entry: OutboxEntry) -> tuple[str, int]:
@@ -60,7 +62,7 @@ def _target(entry: OutboxEntry) -> tuple[str, int]:
     return entry.target, -1
 
 
-async def _flush_target(
+async def _flush_line(
     services: PartitionServices, hot: Hot, record: Record, entries: Iterable[OutboxEntry]
 ) -> bool:
     flushed, given_up = hot.flushed, hot.given_up
