@@ -93,6 +93,8 @@ class Details(msgspec.Struct, frozen=True, omit_defaults=True):
     """What ended it, if that was an error, a rejection or a cancellation: class and message."""
     traceback: str = ""
     """Of the defect that holds it, or of the error that ended it."""
+    asked_by: str = ""
+    """Who paused it or asked it to end, as they gave their name."""
     sentence: str = ""
     """The owner's own words for why it is not running, when it knows better than the index."""
 

@@ -43,6 +43,7 @@ class Description:
         yield "waits for", index.wait
         yield "at", [place(chain[-1]) for chain in index.stacks if chain]
         yield "held because", index.hold_reason
+        yield "asked by", details.asked_by
         yield "missing", [words for words in details.missing if words != index.hold_reason]
         yield "could run on", list(details.elsewhere)
         yield "steps", [running_words(running) for running in details.running]
@@ -98,7 +99,8 @@ def explain(index: Index, details: Details | None) -> str:
     if details is None:
         return f"{who} {said}. No node answers for it now; it goes on when one does."
     if details.missing and not details.elsewhere and not index.hold:
-        return f"{who} {said}. No living node has the code it is suspended in ({details.missing[0]})."
+        ran = f" It ran on deployment {index.deployment}." if index.deployment else ""
+        return f"{who} {said}. No living node has the code it is suspended in ({details.missing[0]}).{ran}"
     return f"{who} {said}."
 
 
@@ -120,7 +122,8 @@ def _held(index: Index, details: Details | None) -> str:
             return f"is quarantined{because}; `sojourn release {index.actor}` tries again from its last good record"
         case "pin":
             missing = f" ({details.missing[0]})" if details is not None and details.missing else because
-            return f"waits for a node that has the code it was suspended in{missing}"
+            such = f", such as one of deployment {index.deployment}" if index.deployment else ""
+            return f"waits for a node that has the code it was suspended in{such}{missing}"
         case _:
             return ""
 

@@ -403,7 +403,8 @@ def cancel(turn: TurnInProgress, event: Event) -> None:
 
 def terminate(turn: TurnInProgress, event: Event) -> None:
     """End without cleanup."""
-    terminated(turn.draft, _words(event.body, "reason") or "terminated by an operator")
+    reason, by = _words(event.body, "reason"), _words(event.body, "by")
+    terminated(turn.draft, (reason or "terminated by an operator") + (f" ({by})" if by else ""))
     turn.reply(event, status="terminated")
 
 

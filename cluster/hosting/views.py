@@ -78,8 +78,16 @@ def details(
         traceback=envelope.hold.traceback
         if envelope.hold is not None
         else (error.traceback if error else ""),
+        asked_by=_asked_by(record),
         sentence=sentence(record.index, services.clock.now(), missing=len(missing), elsewhere=elsewhere),
     )
+
+
+def _asked_by(record: Record) -> str:
+    hold, cancelling = record.envelope.hold, record.envelope.cancelling
+    if hold is not None and hold.kind == "paused":
+        return hold.by
+    return cancelling.by if cancelling is not None else ""
 
 
 def _running(

@@ -11,6 +11,7 @@ import click
 import orjson
 
 from .connection import Connection, connection_options, reported
+from .failures import CommandFailed, Exit
 from .output import Output, age, clean, counted, waits
 from .values import DurationValue, JsonValue, NamedValue
 
@@ -132,18 +133,38 @@ async def start(
 @click.argument("channel")
 @click.argument("payload", type=JsonValue(), default=None, required=False)
 @click.option("--wait", type=click.Choice(["stored", "consumed"]), default="stored", show_default=True)
+@click.option(
+    "--timeout", type=DurationValue(), default="30s", show_default=True, help="How long to wait for that."
+)
 @connection_options
 @reported
 async def signal(
-    output: Output, connection: Connection, actor: str, channel: str, payload: Any, wait: Any
+    output: Output,
+    connection: Connection,
+    actor: str,
+    channel: str,
+    payload: Any,
+    wait: Any,
+    timeout: float,
 ) -> None:
     """Send PAYLOAD (JSON or a plain word; default null) to a CHANNEL of ACTOR.
 
     \b
     sojourn signal user-ada approval '{"ok": true}'
     """
+    from sojourn.actors.errors import NoAnswer
+
     async with connection.client() as client:
-        await client.handle(actor).signal(channel, payload, wait=wait)
+        handle = client.handle(actor)
+        try:
+            await handle.signal(channel, payload, wait=wait, timeout=timeout)
+        except NoAnswer as late:
+            if wait == "stored":
+                raise
+            # Its owner may well answer, and the actor not take it: what it does instead is the answer.
+            said = plain(clean((await handle.describe()).sentence))
+            message = f"the mail on {channel} was not consumed within {late.seconds:g} s, and may be later. {waits(said, time.time())}"
+            raise CommandFailed(Exit.TIMED_OUT, message) from None
     if output.json:
         output.document({"id": actor, "channel": channel, "state": wait})
     else:
@@ -238,7 +259,7 @@ async def list_actors(
     def fits(index: Index) -> bool:
         return (
             (workflow is None or index.workflow == workflow)
-            and (not states or index.hold in states or index.status in states)
+            and (not states or state_of(index) in states)
             and (stage is None or index.stage == stage)
             and (tag is None or tag in index.tags)
             and (held is None or index.hold == held)
@@ -275,7 +296,7 @@ async def list_actors(
     if not found:
         output.say("No such actors.")
         return
-    several = len({index.deployment for index in shown}) > 1
+    several = len({index.deployment for index in shown}) > 1 or any(index.hold == "pin" for index in shown)
     output.table(
         (
             "id",

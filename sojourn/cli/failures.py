@@ -138,6 +138,8 @@ def _how_to_connect(reason: str) -> str:
     words = reason.lower()
     if "auth" in words:
         return "The server does not know this user: --user and SOJOURN_PASSWORD, or --creds, say who asks."
+    if "timeout" in words:
+        return "Nothing answers there: a wrong address, a firewall, or a server that hangs. --server or SOJOURN_SERVER names another."
     if "reset by peer" in words or "eof" in words:
         return "Something answers there and hangs up: it may want a user (--user and SOJOURN_PASSWORD, or --creds) or TLS (--tls-ca)."
     return "Start one with `sojourn dev app.py`, or name yours with --server or SOJOURN_SERVER."

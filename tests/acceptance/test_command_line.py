@@ -22,6 +22,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sojourn.cli.app import cli
+from sojourn.cli.connection import operator
 from sojourn.cli.devfile import DevFile
 from sojourn.cli.failures import Exit
 
@@ -266,12 +267,24 @@ def test_waiting_for_a_result_ends_in_the_time_given(shell: Shell) -> None:
     assert "it is suspended" in " ".join(late.stderr.split())
 
 
+def test_mail_that_is_not_consumed_in_time_says_why(shell: Shell) -> None:
+    actor = shell.start("unread")
+    shell.run(f"pause {actor}")
+    assert [one["id"] for one in shell.json("list --status suspended") if one["id"] == actor] == []
+    late = shell.command(f"signal {actor} approval true --wait consumed --timeout 300ms")
+    assert late.exit_code == Exit.TIMED_OUT
+    assert f"{actor} (onboard) is paused" in " ".join(late.stderr.split())
+    shell.run(f"terminate {actor}")
+
+
 def test_paused_mail_waits_and_resume_takes_it(shell: Shell) -> None:
     actor = shell.start("paused")
     shell.run(f"pause {actor} --reason 'audit'")
     shell.run(f"signal {actor} approval '{{\"ok\": true}}'")
     assert [found["id"] for found in shell.json("list --held paused")] == [actor]
-    assert "is paused: audit" in shell.json(f"describe {actor}")["sentence"]
+    described = shell.json(f"describe {actor}")
+    assert "is paused: audit" in described["sentence"]
+    assert described["details"]["asked_by"] == operator()
     shell.run(f"resume {actor}")
     assert shell.json(f"result {actor}") == "account of paused"
 
@@ -308,7 +321,9 @@ def test_an_actor_is_ended_and_a_second_time_changes_nothing(shell: Shell, verb:
         "changed": True,
     }
     assert shell.command(f"result {actor}").exit_code == Exit.FAILED
-    assert shell.json(f"describe {actor}")["index"]["status"] == status
+    described = shell.json(f"describe {actor}")
+    assert described["index"]["status"] == status
+    assert operator() in json.dumps(described["details"]), "whoever looks later learns who asked for it"
     assert shell.json(f"{verb} {actor}")["changed"] is False
 
 

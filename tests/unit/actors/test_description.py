@@ -51,6 +51,8 @@ STUCK = Running("charge", 3, 1, 5, seconds=90, stuck=True, where="shop.py:3 in c
         (index(hold="paused", hold_reason="audit"), Details(), "o1 (order) is paused: audit; `sojourn resume o1` lets it go on."),
         (index(hold="quarantined", hold_reason="KeyError: 'x'"), Details(), "o1 (order) is quarantined: KeyError: 'x'; `sojourn release o1` tries again from its last good record."),  # noqa: E501  # the text as users see it
         (index(hold="pin"), Details(missing=("shop:order has changed",)), "o1 (order) waits for a node that has the code it was suspended in (shop:order has changed)."),  # noqa: E501  # the text as users see it
+        (index(hold="pin", deployment="v1"), Details(missing=("shop:order has changed",)), "o1 (order) waits for a node that has the code it was suspended in, such as one of deployment v1 (shop:order has changed)."),  # noqa: E501  # the text as users see it
+        (index(wait="receive a", deployment="v1"), Details(missing=("shop:order has changed",)), "o1 (order) waits: receive a. No living node has the code it is suspended in (shop:order has changed). It ran on deployment v1."),  # noqa: E501  # the text as users see it
     ],
 )  # fmt: skip
 def test_the_sentence_says_why(facts: Index, details: Details | None, sentence: str) -> None:
