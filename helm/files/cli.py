@@ -1,4 +1,4 @@
-"""`sojourn` on the command line, asked for JSON. Its exit codes are its interface: 0 done, 3 nobody answers, 4 unknown."""
+"""`sojourn` on the command line, asked for JSON. Its exit codes are its interface: 0 done, 3 nobody answers, 4 unknown, 5 not in time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-UNKNOWN = 4
+SILENT, UNKNOWN, LATE = 3, 4, 5
 AGAIN = 75
 """Exit code of a job's script that may be tried again (EX_TEMPFAIL); 1 is a verdict."""
 
@@ -42,7 +42,7 @@ def ask(*words: str, fine: tuple[int, ...] = (0,), seconds: float = 120.0) -> An
             ["sojourn", *words, "--json"], capture_output=True, text=True, timeout=seconds, check=False
         )
     except subprocess.TimeoutExpired:
-        raise Failed(words, 5, f"no answer within {seconds:g} s") from None
+        raise Failed(words, LATE, f"no answer within {seconds:g} s") from None
     if done.returncode not in fine:
         raise Failed(words, done.returncode, done.stderr or done.stdout)
     try:

@@ -107,17 +107,24 @@ def wait_for_drains(wanted: set[str], deadline: float) -> None:
                     seconds=left + 60,
                 )
             except cli.Failed as failed:
-                if failed.code != 5:
+                if failed.code == cli.UNKNOWN:
+                    cli.tell(f"{label} is gone")
+                    break
+                if failed.code not in (cli.SILENT, cli.LATE):
                     raise
                 cli.tell(f"{label}: {summary(label)}")
+                time.sleep(0 if failed.code == cli.LATE else min(LOOK_SECONDS, left))
             else:
                 cli.tell(f"{label} is drained")
                 break
 
 
 def summary(label: str) -> str:
-    """How many actors are left and where."""
-    shown = cli.ask("versions", "show", label)
+    """How many actors are left and where; a broker that does not answer now may later, and hours of waiting are not to end with it."""
+    try:
+        shown = cli.ask("versions", "show", label)
+    except cli.Failed as failed:
+        return str(failed)
     places = ", ".join(
         f"{one['count']} at {one['function']} line {one['line']}" for one in shown["lines"][:5]
     )

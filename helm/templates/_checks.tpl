@@ -91,6 +91,22 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- $volumes := default list .Values.node.extraVolumes -}}
+{{- $mounts := default list .Values.node.extraVolumeMounts -}}
+{{- range .Values.workers -}}
+{{- $volumes = concat $volumes (default list .extraVolumes) -}}
+{{- $mounts = concat $mounts (default list .extraVolumeMounts) -}}
+{{- end -}}
+{{- range $volumes -}}
+{{- if has .name (list "tmp" "keys" "nats" "tls") -}}
+{{- fail (printf "extraVolumes: %q needs another name: the chart has a volume of that name" .name) -}}
+{{- end -}}
+{{- end -}}
+{{- range $mounts -}}
+{{- if has (trimSuffix "/" .mountPath) (list "/tmp" "/etc/sojourn" "/etc/sojourn/keys" "/etc/sojourn/nats" "/etc/sojourn/tls") -}}
+{{- fail (printf "extraVolumeMounts: what is mounted at %s needs another place: the chart has files there" .mountPath) -}}
+{{- end -}}
+{{- end -}}
 {{- range $where, $labels := dict "commonLabels" .Values.commonLabels "node.podLabels" .Values.node.podLabels "nats.podLabels" .Values.nats.podLabels "jobs.podLabels" .Values.jobs.podLabels -}}
 {{- range $label, $_ := $labels -}}
 {{- if or (hasPrefix "sojourn/" $label) (has $label (list "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component")) -}}

@@ -64,24 +64,31 @@ imagePullSecrets:
 {{- end -}}
 
 {{/*
-A container's environment: (dict "root" $ "role" "node" "more" list). What the values say of HOME replaces the chart's; no name stands there
-twice, which server-side apply refuses. The last of a name holds, in the first one's place: what refers to it comes after it.
+A list in YAML in which no name stands twice, which server-side apply refuses: (dict "list" list "by" "name"). The last of a name holds, in the
+first one's place: what refers to it comes after it.
 */}}
-{{- define "sojourn.env" -}}
+{{- define "sojourn.unique" -}}
 {{- $found := dict -}}
 {{- $order := list -}}
-{{- $own := include "sojourn.ownEnv" . | fromYamlArray -}}
-{{- range concat $own (default list .more) -}}
-{{- if not (hasKey $found .name) -}}
-{{- $order = append $order .name -}}
+{{- $by := .by -}}
+{{- range .list -}}
+{{- $name := get . $by -}}
+{{- if not (hasKey $found $name) -}}
+{{- $order = append $order $name -}}
 {{- end -}}
-{{- $_ := set $found .name . -}}
+{{- $_ := set $found $name . -}}
 {{- end -}}
 {{- $all := list -}}
 {{- range $order -}}
 {{- $all = append $all (get $found .) -}}
 {{- end -}}
 {{- toYaml $all -}}
+{{- end -}}
+
+{{/* A container's environment: (dict "root" $ "role" "node" "more" list). What the values say of HOME replaces the chart's. */}}
+{{- define "sojourn.env" -}}
+{{- $own := include "sojourn.ownEnv" . | fromYamlArray -}}
+{{- include "sojourn.unique" (dict "list" (concat $own (default list .more)) "by" "name") -}}
 {{- end -}}
 
 {{- define "sojourn.ownEnv" -}}
@@ -232,10 +239,10 @@ Where the pods of a Deployment run: (dict "values" node-or-worker "spread" const
 */}}
 {{- define "sojourn.scheduling" -}}
 {{- with .values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with .values.runtimeClassName }}
-runtimeClassName: {{ . }}
+runtimeClassName: {{ . | quote }}
 {{- end }}
 {{- with .values.nodeSelector }}
 nodeSelector:

@@ -53,7 +53,10 @@ def deploy(kubernetes: Kubernetes, name: str, component: str, version: str, **mo
 def run(
     place: Path, url: str, script: str, answers: Mapping[str, Any] | None = None, **env: str
 ) -> tuple[int, str]:
-    """Run a job's script; exit code and log. `answers`: by the words of a `sojourn` command, without its options."""
+    """Run a job's script; exit code and log.
+
+    `answers`: by the words of a `sojourn` command, without its options: a document, an exit code, or a list of them.
+    """
     programs = place / "bin"
     programs.mkdir(exist_ok=True)
     (place / "answers.json").write_text(json.dumps(dict(answers or {})))
@@ -62,7 +65,13 @@ def run(
         f"#!{sys.executable}\nimport json, sys\n"
         f"answers = json.load(open({str(place / 'answers.json')!r}))\n"
         "words = ' '.join(word for word in sys.argv[1:] if not word.startswith('-'))\n"
-        "print(json.dumps(answers[words]))\n"
+        "answer = answers[words]\n"
+        "if isinstance(answer, list):  # one after the other\n"
+        "    answer = answer.pop(0)\n"
+        f"    json.dump(answers, open({str(place / 'answers.json')!r}, 'w'))\n"
+        "if isinstance(answer, int):\n"
+        "    sys.exit(answer)\n"
+        "print(json.dumps(answer))\n"
     )
     stub.chmod(0o755)
     account = f"{NAME}-{Path(script).stem}"
@@ -204,3 +213,43 @@ def test_the_janitor_looks_at_no_other_charts_deployments(kubernetes: Kubernetes
     assert code == 0, log
     assert kubernetes.get("deployments", "crawler")
     assert "crawler" not in log
+
+
+# promote
+
+
+def promote(
+    kubernetes: Kubernetes, place: Path, answers: Mapping[str, Any], seconds: str = "30"
+) -> tuple[int, str]:
+    known = {"versions set-current v2": None, "versions list": RECEIVES, "nodes": READY, **answers}
+    env = {"WEIGHTS": "v2=100", "NODES": "v2=1", "READY_SECONDS": seconds, "WAIT_FOR_DRAIN": "yes"}
+    env |= {"WORKERS": f"{NAME}-worker-ocr-v2=1", "DRAIN_SECONDS": "60"}
+    return run(place, kubernetes.url, "promote.py", known, **env)
+
+
+def test_a_broker_that_is_away_for_a_moment_does_not_end_hours_of_waiting_for_a_drain(
+    kubernetes: Kubernetes, tmp_path: Path
+) -> None:
+    deploy(kubernetes, f"{NAME}-worker-ocr-v2", "worker", "v2", annotations=HELM)
+
+    def ready(one: Any) -> None:
+        one["status"] = {"readyReplicas": 1, "observedGeneration": 1}
+
+    kubernetes.update("deployments", f"{NAME}-worker-ocr-v2", ready)
+    shown = {"needing": 2, "lines": [{"count": 2, "function": "order", "line": 7}]}
+    answers = {"versions drain v1": [3, 5, {}], "versions show v1": [3, shown]}
+    code, log = promote(kubernetes, tmp_path, answers)
+    assert code == 0, log
+    assert "v2 is current" in log
+    assert "2 workflows need it (asleep: 2 at order line 7)" in log
+    assert "v1 is drained" in log
+
+
+def test_an_api_server_that_refuses_to_say_who_is_ready_moves_nothing_and_says_so(
+    kubernetes: Kubernetes, tmp_path: Path
+) -> None:
+    kubernetes.remove("rolebindings", f"{NAME}-promote")
+    code, log = promote(kubernetes, tmp_path, {"versions set-current v2": 1}, seconds="1")
+    assert code == 1, "a verdict, which the job does not try again"
+    assert "answered 403" in log
+    assert "`current` was not moved" in log

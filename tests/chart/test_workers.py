@@ -153,7 +153,10 @@ def test_what_a_queues_workers_need_of_their_own_comes_beside_what_the_nodes_hav
         "extraVolumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
         "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}],
     }  # fmt: skip
-    node = {"podLabels": {"a": "node", "c": "node"}, "envFrom": [{"configMapRef": {"name": "shop"}}]}
+    small = {"name": "shm", "emptyDir": {"sizeLimit": "1Mi"}}
+    node = {
+        "podLabels": {"a": "node", "c": "node"}, "envFrom": [{"configMapRef": {"name": "shop"}}], "extraVolumes": [small],
+    }  # fmt: skip
     objects = render(EXTERNAL, values={"node": node, "workers": [own]})
     (worker,) = objects.workers()
     template = worker["spec"]["template"]
@@ -162,9 +165,10 @@ def test_what_a_queues_workers_need_of_their_own_comes_beside_what_the_nodes_hav
     spec = template["spec"]
     assert spec["runtimeClassName"] == "nvidia"
     assert spec["topologySpreadConstraints"] == own["topologySpreadConstraints"]
-    assert shm in spec["volumes"]
+    assert [one for one in spec["volumes"] if one["name"] == "shm"] == [shm]
     assert container(worker)["envFrom"] == [*node["envFrom"], *own["envFrom"]]
     (other,) = [one for one in objects.of("Deployment") if one is not worker]
+    assert small in other["spec"]["template"]["spec"]["volumes"]
     assert "runtimeClassName" not in other["spec"]["template"]["spec"]
 
 
