@@ -44,7 +44,8 @@ def of_exception(error: BaseException, declared: tuple[type[BaseException], ...]
     if isinstance(error, Rejected):
         return Outcome("rejected", error=rejection(error))
     if isinstance(error, Cancelled):
-        return Outcome("cancelled", error=ErrorInfo(type="sojourn:Cancelled", message=error.reason))
+        said = " ".join(filter(None, (error.reason, f"({error.by})" if error.by else "")))
+        return Outcome("cancelled", error=ErrorInfo(type="sojourn:Cancelled", message=said))
     kinds = tuple(kind for kind in declared if issubclass(kind, Exception))
     return Outcome("error", error=describe_exception(error, declared=kinds))
 
