@@ -14,7 +14,9 @@ from __future__ import annotations
 import builtins
 import contextlib
 import ctypes
+import functools
 import gc
+import itertools
 import struct
 import sys
 import types
@@ -145,9 +147,33 @@ def _finalised(target: Any, at: slots.Standing, dead: int) -> int:
     keep = 0
     indexes = (index for index in range(at.size) if dead >> index & 1)
     for index, value in zip(indexes, slots.values(target, at, dead), strict=True):
-        if type(value) in KINDS:
+        if type(value) in KINDS or (type(value) in _HOLDERS and _holds_suspended(value)):
             keep |= 1 << index
     return keep
+
+
+# What people put a generator into and drop half way; anything else may hold what cannot be stored, and is not read again.
+_HOLDERS = frozenset(
+    (
+        map, filter, zip, enumerate, list, tuple, dict, functools.partial, types.BuiltinMethodType, types.MethodWrapperType,
+        contextlib._GeneratorContextManager, contextlib._AsyncGeneratorContextManager,
+        *(each for each in vars(itertools).values() if isinstance(each, type)),
+    )
+)  # fmt: skip
+_FEW_HELD = 16
+
+
+def _holds_suspended(value: Any) -> bool:
+    """Whether a generator is reached through such holders, small ones: this is asked at every suspension."""
+    queue, seen = [value], set[int]()
+    for each in queue:  # which grows meanwhile
+        if type(each) in KINDS:
+            return True
+        if type(each) in _HOLDERS and id(each) not in seen and len(seen) < _FEW_HELD:
+            seen.add(id(each))
+            if not isinstance(each, (list, tuple, dict)) or len(each) <= _FEW_HELD:
+                queue += [held for held in gc.get_referents(each) if type(held) not in _LEAVES]
+    return False
 
 
 def _extras(target: Any, code: types.CodeType) -> dict[str, Any]:

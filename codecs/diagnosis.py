@@ -140,6 +140,7 @@ def _variables(target: Any) -> Iterator[tuple[str, Any]]:
         return
     names = slots.slot_names(code)
     mask = at.mask if at.kind == CREATED else at.mask & (live_mask(code, at.lasti) | -1 << len(names))
+    mask |= coroutines._finalised(target, at, at.mask & ~mask)
     indexes = [index for index in range(at.size) if mask >> index & 1]
     for index, value in zip(indexes, slots.values(target, at, mask), strict=True):
         name = names[index] if index < len(names) else ""

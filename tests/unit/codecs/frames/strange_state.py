@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from frame_programs import tick
@@ -153,3 +155,57 @@ async def annotations_and_docstrings_of_functions(log: Log) -> Any:
     seen = [(str(inspect.signature(each)), each.__doc__, sorted(each.__annotations__)) for each in tools]
     await tick("again")
     return seen, [each.__doc__ for each in tools], buy(2), inspect.signature(buy).return_annotation
+
+
+# -- generators that are dropped half way, in something ---------------------------------------------------
+
+
+def counting(log: Log) -> Iterator[int]:
+    try:
+        yield from range(9)
+    finally:
+        log.append("closed")
+
+
+@contextlib.contextmanager
+def managing(log: Log) -> Iterator[int]:
+    yield from counting(log)
+
+
+HOLDERS: dict[str, Callable[[Log], Any]] = {
+    "islice": lambda log: itertools.islice(counting(log), 5),
+    "map": lambda log: map(str, counting(log)),
+    "zip": lambda log: zip(*[counting(log)] * 2, strict=False),
+    "enumerate": lambda log: enumerate(counting(log)),
+    "chain": lambda log: itertools.chain(counting(log), "a"),
+    "next": lambda log: counting(log).__next__,
+    "send": lambda log: functools.partial(counting(log).send, None),
+    "list": lambda log: [counting(log), 1],
+    "pair": lambda log: ("a", [counting(log)]),
+    "dictionary": lambda log: {"a": counting(log)},
+    "manager": lambda log: managing(log),
+}
+
+
+async def drops_half_way(log: Log, name: str) -> None:
+    held: Any = HOLDERS[name](log)
+    first = (
+        next(held) if hasattr(held, "__next__") else held() if callable(held) and name != "manager" else None
+    )
+    if name in ("list", "pair", "dictionary"):
+        inner = held[0] if name == "list" else held[1][0] if name == "pair" else held["a"]
+        next(inner)
+        del inner
+    elif name == "manager":
+        held.__enter__()
+    del first
+    await tick(name)
+    log.append("last line")
+
+
+@program
+async def generators_dropped_half_way_in_something(log: Log) -> Any:
+    for name in list(HOLDERS):
+        log.append(name)
+        await drops_half_way(log, name)
+    return len(log)
