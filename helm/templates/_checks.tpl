@@ -126,6 +126,14 @@
 {{- end -}}
 {{- /* What an upgrade must not change by mistake, such as a forgotten --reuse-values. Nothing is found without a cluster; then nothing is said. */ -}}
 {{- $before := lookup "v1" "ConfigMap" .Release.Namespace (printf "%s-scripts" (include "sojourn.fullname" .)) -}}
+{{- $ours := include "sojourn.ours" . | fromYaml -}}
+{{- if and .Release.IsUpgrade (not $before) -}}
+{{- range (lookup "v1" "ConfigMap" .Release.Namespace "").items -}}
+{{- if and (hasKey (default dict .metadata.annotations) "sojourn/partitions") (deepEqual $ours (pick (default dict .metadata.labels) "app.kubernetes.io/name" "app.kubernetes.io/instance")) -}}
+{{- fail (printf "the name was %s and would become %s: it cannot change, keys and a bundled NATS go by it and the workflows would be left behind (fullnameOverride, nameOverride; is --reset-then-reuse-values missing?)" (trimSuffix "-scripts" .metadata.name) (include "sojourn.fullname" $)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- with and .Release.IsUpgrade $before -}}
 {{- $known := default dict .metadata.annotations -}}
 {{- range $name, $value := dict "namespace" $.Values.topology.namespace "app" $.Values.topology.app "partitions" (toString $.Values.topology.partitions) -}}
@@ -136,7 +144,6 @@
 {{- end -}}
 {{- $was := get $known "sojourn/tls" -}}
 {{- if and $was (include "sojourn.bundled" $) (ne $was (toString $.Values.nats.tls.enabled)) -}}
-{{- $ours := include "sojourn.ours" $ | fromYaml -}}
 {{- range (lookup "apps/v1" "Deployment" $.Release.Namespace "").items -}}
 {{- $label := dig "metadata" "labels" "sojourn/deployment" "" . -}}
 {{- if and $label (not (has $label $labels)) (deepEqual $ours (pick .metadata.labels "app.kubernetes.io/name" "app.kubernetes.io/instance")) -}}

@@ -44,3 +44,19 @@ def test_keys_that_were_the_users_do_not_become_new_ones(deploy: Helm) -> None:
     done = deploy("upgrade", KEYS, "keys.existingSecret=", "keys.entry=key", check=False)
     assert "keys.existingSecret was shop-keys and would become empty" in done.stderr
     deploy("upgrade", KEYS, "keys.existingSecret=shop-keys-copied")
+
+
+def test_a_release_does_not_lose_its_keys_and_its_nats_by_another_name(deploy: Helm) -> None:
+    deploy("install", CLUSTER)
+    for wrong in ("fullnameOverride=other", "nameOverride=other"):
+        done = deploy("upgrade", CLUSTER, wrong, check=False)
+        assert "the name was shop-sojourn and would become" in done.stderr
+    deploy("upgrade", CLUSTER, "fullnameOverride=shop-sojourn")
+
+
+@pytest.mark.parametrize("wrong", ["namespace=other", "app=other", "partitions=16"])
+def test_what_a_topology_is_for_good_does_not_change(deploy: Helm, wrong: str) -> None:
+    deploy("install", CLUSTER)
+    done = deploy("upgrade", CLUSTER, f"topology.{wrong}", check=False)
+    assert f"topology.{wrong.partition('=')[0]} was" in done.stderr
+    assert "would be left behind" in done.stderr
