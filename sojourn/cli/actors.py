@@ -12,7 +12,7 @@ import orjson
 
 from .connection import Connection, connection_options, reported
 from .failures import CommandFailed, Exit
-from .output import Output, age, clean, counted, waits
+from .output import Output, age, clean, counted, plain, waits
 from .values import DurationValue, JsonValue, NamedValue
 
 if TYPE_CHECKING:
@@ -341,11 +341,6 @@ def _urgency(index: Index) -> tuple[int, float, str]:
         -index.updated if index.status.ended else index.updated,
         index.actor,
     )
-
-
-def plain(words: str) -> str:
-    """Without the module of a builtin exception, which says nothing."""
-    return words.replace("builtins:", "")
 
 
 def state_of(index: Index) -> str:

@@ -35,18 +35,24 @@ async def drain(output: Output, connection: Connection, node: str, wait: bool, t
     began = time.monotonic()
     async with connection.broker() as broker:
         subjects = await connection.subjects(broker)
+        directory = Directory(broker, subjects)
+        member = (await directory.member(token(node, "a node id"))).value
+        label = member.deployment if member is not None else ""
         try:
             await broker.request(subjects.drain(token(node, "a node id")))
         except NoResponders:
             raise CommandFailed(
                 Exit.NOT_FOUND, f"no node {clean(node)!r} answers", "`sojourn nodes` lists those that live."
             ) from None
-        directory = Directory(broker, subjects)
         left = False
         while wait and not left and time.monotonic() - began < timeout:
             left = (await directory.member(node)).value is None
             if not left:
                 await asyncio.sleep(POLL_SECONDS)
+        members = (await directory.poll(subjects.partitions)).members.values()
+    last = label and not any(
+        m.deployment == label and m.node != node and m.state != "draining" for m in members
+    )
     seconds = time.monotonic() - began
     if output.json:
         output.document({"node": node, "left": left, "seconds": round(seconds, 3)})
@@ -54,4 +60,12 @@ async def drain(output: Output, connection: Connection, node: str, wait: bool, t
         output.say(f"{node} has left after {seconds:.1f} s", "green")
     else:
         output.say(f"{node} drains", "yellow" if wait else "")
+    if wait and not left:
+        output.note(
+            "A step that runs longer keeps it; `sojourn nodes` shows how many run. It goes on draining."
+        )
+    if last:
+        output.note(
+            f"It was the last node of deployment {label}: `sojourn versions show {label}` says which workflows need that code."
+        )
     return Exit.TIMED_OUT if wait and not left else None

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from sojourn.codecs.errors import SojournError
 
-from .output import Output, clean
+from .output import Output, clean, plain
 
 NO_ROOM = 10_047
 """JetStream's code for a store that is too small."""
@@ -163,7 +163,7 @@ def report(error: BaseException, output: Output) -> Exit:
     elif isinstance(shown := getattr(error, "shown", None), str):  # the user's own code failed: where
         output.stderr.write(clean(shown, TRACEBACK))
     message = getattr(error, "headline", failure.message)
-    output.errors.print(Text("error: ", style="bold red") + Text(clean(message, 2_000)))
+    output.errors.print(Text("error: ", style="bold red") + Text(clean(plain(message), 2_000)))
     if failure.hint:
         output.errors.print(Text(failure.hint, style="dim"))
     return failure.code

@@ -39,6 +39,8 @@ REDRAW: Final = 0.2
 
 _UNTIL: Final = re.compile(r"until (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\+00:00|Z))")
 
+_SAYS_NOTHING: Final = re.compile(r"\bbuiltins:|\bsojourn:(?:Cancelled|Terminated): ")
+
 _INVISIBLE: Final = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 
 STYLES: Final[Mapping[str, str]] = {
@@ -107,6 +109,11 @@ def waits(words: str, now: float) -> str:
         return f"until {datetime.fromtimestamp(at, tz=UTC):%Y-%m-%d %H:%MZ} ({near})"
 
     return _UNTIL.sub(moment_of, words)
+
+
+def plain(words: str) -> str:
+    """Without the module of a builtin exception and without the class of an end that the sentence names, which say nothing."""
+    return _SAYS_NOTHING.sub("", words)
 
 
 def counted(number: int, noun: str) -> str:

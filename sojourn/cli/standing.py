@@ -8,9 +8,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from .actors import STATE_ORDER, plain, state_of
+from .actors import STATE_ORDER, state_of
 from .connection import Connection
-from .output import Output, age
+from .output import Output, age, plain
 
 if TYPE_CHECKING:
     from sojourn.codecs.record import Index

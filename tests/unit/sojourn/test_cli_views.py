@@ -13,7 +13,7 @@ from sojourn.codecs.record import Index, Status
 
 from sojourn.cli import output as output_module
 from sojourn.cli.actors import STATE_ORDER, STATES, _urgency
-from sojourn.cli.output import Output, waits
+from sojourn.cli.output import Output, plain, waits
 from sojourn.cli.standing import Row, group_of
 
 INDEX = Index("a", "r", "onboard", Status.SUSPENDED, 1, 0.0, 100.0)
@@ -97,6 +97,19 @@ def test_a_row_knows_the_oldest_that_lives() -> None:
     row.add(index(updated=1.0, status=Status.FAILED))
     assert row.oldest == 20.0
     assert row.states == {"suspended": 1, "paused": 1, "failed": 1}
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("failed: builtins:KeyError: 'b'", "failed: KeyError: 'b'"),
+        ("was cancelled: sojourn:Cancelled: withdrew (ada@shop)", "was cancelled: withdrew (ada@shop)"),
+        ("sojourn:Terminated: no more", "no more"),
+        ("shop:CardDeclined: 51", "shop:CardDeclined: 51"),
+    ],
+)
+def test_classes_that_say_nothing_are_left_out(words: str, shown: str) -> None:
+    assert plain(words) == shown
 
 
 def test_a_point_in_time_says_how_far_away_it_is() -> None:
