@@ -21,6 +21,7 @@ import struct
 import sys
 import types
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from . import slots
@@ -83,15 +84,31 @@ def found_code(target: Any) -> Code:
 
 
 _HEAD = struct.Struct(f"<{(getattr(types.CoroutineType, '__basicsize__', 16) - 16) // 8}q")
+_word = ctypes.c_ssize_t.from_address
+
+
+def _words_of(target: Any) -> tuple[int, ...]:
+    return _HEAD.unpack(ctypes.string_at(id(target) + 16, _HEAD.size))
+
+
+@lru_cache(maxsize=1)
+def _globals_at() -> int:
+    """Where in a suspended object its namespace is: at the place where a known one has this module's."""
+    coroutine = _nothing()
+    at = 16 + 8 * _words_of(coroutine).index(id(globals()))
+    coroutine.close()
+    return at
 
 
 def _globals_of(target: Any) -> dict[str, Any] | None:
     """The module namespace that a suspended frame runs in: its head points to one module dictionary."""
     global _last_module
-    words = _HEAD.unpack(ctypes.string_at(id(target) + 16, _HEAD.size))
     known = known_globals(code_object(target))
-    if known is not None and (id(known) in words or slots.kind_of(target) == FINISHED):
+    if known is not None and (
+        _word(id(target) + _globals_at()).value == id(known) or slots.kind_of(target) == FINISHED
+    ):
         return known
+    words = _words_of(target)
     last = _last_module  # mostly the one that is met next: one look instead of one at each module there is
     if (
         last is not None
