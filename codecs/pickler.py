@@ -258,6 +258,7 @@ _REDUCERS: dict[type, Reducer | None] = {
     types.TracebackType: _reduce_traceback,
     types.MappingProxyType: iterators.reduce_mapping_proxy,
     **dict.fromkeys(iterators.DICT_ITERATORS, iterators.reduce_dict_iterator),
+    iterators.ORDERED_ITERATOR: iterators.reduce_ordered_iterator,
     **dict.fromkeys(iterators.DICT_VIEWS, iterators.reduce_dict_view),
     **dict.fromkeys(itertools_fields.TYPES, itertools_fields.reduce_itertools),
     **dict.fromkeys(type_parameters.TYPES, type_parameters.reduce_type_parameter),

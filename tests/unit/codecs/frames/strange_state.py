@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import inspect
@@ -209,3 +210,21 @@ async def generators_dropped_half_way_in_something(log: Log) -> Any:
         log.append(name)
         await drops_half_way(log, name)
     return len(log)
+
+
+@program
+async def loops_over_ordered_dictionaries_that_change(log: Log) -> Any:
+    ordered = collections.OrderedDict(a=1, b=2, c=3)
+    ways = (
+        ordered.items, ordered.values, ordered.keys, ordered.__iter__, ordered.__reversed__,
+        lambda: reversed(ordered.items()), lambda: reversed(ordered.values()),
+    )  # fmt: skip
+    for number, way in enumerate(ways):
+        for each in way():
+            log.append(each)
+            ordered[["c", "a"][number > 3]] = number
+            await tick(number)
+    ended = iter(ordered)
+    list(ended)
+    await tick("ended")
+    return list(ended), list(ordered.items())
