@@ -89,9 +89,13 @@ class KnownRecord:
         """Whether a copy of the lease is stored: then the outbox of its commit may not be flushed (4.7)."""
         if lease is None:
             return False
-        if self._mailbox.has(lease):
+        if self._mailbox.has(lease) or await self._serving.floors.stored(lease):
             return True
-        return await self._serving.floors.stored(lease)
+        if not self._serving.lane:
+            return False
+        # The owner of the partition may have moved it just now: what is in HELD is looked at after the source.
+        await self._serving.list_held(self._actor)
+        return self._serving.held.has(self._actor, lease)
 
     def _is_suspect(self, record: Record) -> bool:
         """Whether this resumption must be counted: the last one may have killed its node (I7)."""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from sojourn.actors.errors import Cancelled
 from sojourn.actors.step import step
+from sojourn.actors.verbs import gather, send
 from sojourn.actors.workflow import workflow
 from sojourn.broker.absence import ALL
 from sojourn.broker.errors import OutcomeUnknown
@@ -19,9 +20,10 @@ from sojourn.broker.seam import Ack, Publish, Stored
 from sojourn.broker.subjects import actor_id
 from sojourn.cluster.hosting import away
 from sojourn.cluster.hosting.serving import LOADS
+from sojourn.cluster.tenure.gate import Gate
 from sojourn.codecs.record import Status
 
-from .conftest import MakeOwner, Owner, completed
+from .conftest import Crash, MakeOwner, Owner, completed
 from .test_lanes import REGISTRY, Sides, note, other
 
 pytestmark = pytest.mark.integration
@@ -227,3 +229,53 @@ async def test_an_actor_whose_step_ran_at_a_former_owner_needs_no_memory_here_on
             await asyncio.sleep(0.02)
     await owner.signal("a", "note", 2)
     assert completed(await owner.until_ended("a")) == 3
+
+
+@step(registry=REGISTRY)
+async def never_ends() -> None:
+    await asyncio.Event().wait()
+
+
+@workflow(registry=REGISTRY, pin="deployment")
+async def tells_after_note(to: str) -> None:
+    await note.receive()
+    await gather(never_ends(), send(to, note, 5))
+    await other.receive()
+
+
+async def test_a_lane_node_that_finds_the_lease_gone_looks_whether_it_was_moved_before_it_takes_the_outbox_for_flushed(
+    sides: Sides, connect: Callable[[], Awaitable[NatsBroker]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks at the actor because of other mail in HELD, just when the owner has put it on the lane."""
+    monkeypatch.setattr("sojourn.cluster.mail.mailbox.MOVE_AFTER_SECONDS", 0.0)
+    crash = Crash("before_flush", about="a")
+    former = await sides.owner(own="v1", fault=crash)
+    await former.start("a", "tells_after_note", "b")
+    await former.until_waiting("a", "receive")
+    await former.signal("a", "other", 1)
+    await former.until_messages("held", 1)
+    await former.until_quiet()
+    await former.signal("a", "note", 1)
+    await crash.happened.wait()  # its mail to `b` is in the record alone
+
+    gate, on_lane = Gate(), asyncio.Event()
+    gate.extend(float("inf"))
+    gate.open()
+
+    def stop(point: str, about: str = "") -> None:
+        if point == "lane_committed":
+            gate.shut("it is about to move the lease")
+            on_lane.set()
+
+    owner = await sides.owner(gate=gate, fault=stop)
+    await on_lane.wait()
+    unsteady = Unsteady(await connect())
+    unsteady.stalled = owner.subjects.mail_stream
+    await sides.lane(broker=unsteady, hears=False)
+    await unsteady.met.wait()  # it asks for the lease
+    gate.open()
+    await owner.until_messages("mail", 0)
+    unsteady.go_on.set()
+    async with asyncio.timeout(20):
+        while not await owner.services.held.of_actor(actor_id("b")):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.02)
