@@ -39,7 +39,9 @@ REDRAW: Final = 0.2
 
 _UNTIL: Final = re.compile(r"until (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\+00:00|Z))")
 
-_SAYS_NOTHING: Final = re.compile(r"\bbuiltins:|\bsojourn:(?:Cancelled|Terminated): ")
+_SAYS_NOTHING: Final = re.compile(
+    r"\bbuiltins:|\bsojourn:(?:Cancelled|Terminated): |: sojourn:(?:Cancelled|Terminated)(?=\.?$)"
+)
 
 _INVISIBLE: Final = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 

@@ -105,6 +105,7 @@ def test_a_row_knows_the_oldest_that_lives() -> None:
         ("failed: builtins:KeyError: 'b'", "failed: KeyError: 'b'"),
         ("was cancelled: sojourn:Cancelled: withdrew (ada@shop)", "was cancelled: withdrew (ada@shop)"),
         ("sojourn:Terminated: no more", "no more"),
+        ("o1 was cancelled at 12:00Z: sojourn:Cancelled.", "o1 was cancelled at 12:00Z."),
         ("shop:CardDeclined: 51", "shop:CardDeclined: 51"),
     ],
 )
