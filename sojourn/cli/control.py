@@ -23,6 +23,13 @@ AT_ONCE: Final = 64
 SHOWN: Final = 10
 """Failures that are told one by one; the rest are counted, and `--json` has all."""
 
+_NEEDS_CODE: Final = {
+    "cancel": "it is cancelled when a node with its code runs, and none does now",
+    "resume": "it goes on when a node with its code runs, and none does now",
+    "release": "it goes on when a node with its code runs, and none does now",
+}
+"""What its code has to carry out is only kept while no node has that code: what is said then."""
+
 _actors = click.argument("actors", nargs=-1, required=True, metavar="ACTOR...")
 _timeout = click.option(
     "--timeout",
@@ -52,10 +59,15 @@ async def _ask(client: Client, verb: str, actor: str, options: dict[str, Any]) -
     """What came of it for one actor, as `--json` has it."""
     handle = client.handle(actor)
     changed = await getattr(handle, verb)(**options)
-    # What its code has to carry out is only kept while no node has that code.
-    kept = verb == "cancel" and changed and (await handle.describe()).index.hold == "pin"
     document = {"id": actor, "request": verb, "changed": changed is not False}
-    return {**document, "kept": True} if kept else document
+    if verb in _NEEDS_CODE and changed is not False:
+        described = await handle.describe()
+        details = described.details
+        if described.index.hold == "pin" or (
+            details is not None and details.missing and not details.elsewhere
+        ):
+            return {**document, "kept": True}
+    return document
 
 
 def _say(output: Output, answer: dict[str, Any], done: str) -> None:
@@ -65,9 +77,7 @@ def _say(output: Output, answer: dict[str, Any], done: str) -> None:
     elif not answer["changed"]:
         output.say(f"{actor}: nothing changed, it had ended already")
     elif answer.get("kept"):
-        output.say(
-            f"{actor}: {done}; it is cancelled when a node with its code runs, and none does now", "yellow"
-        )
+        output.say(f"{actor}: {done}; {_NEEDS_CODE[answer['request']]}", "yellow")
         output.note(
             f"`sojourn describe {actor}` says which code; `sojourn terminate {actor}` ends it now, without its cleanup."
         )
@@ -113,7 +123,7 @@ async def _send_to_all(
             ]
         )
     else:
-        _sum_up(output, [answer for _, answer in answers if isinstance(answer, dict)], done)
+        _sum_up(output, [answer for _, answer in answers if isinstance(answer, dict)], verb, done)
         for failure in failed[:SHOWN]:
             output.say(clean(failure.message), "yellow")
         if failed:
@@ -125,15 +135,12 @@ async def _send_to_all(
     return failed[0].code if failed else None
 
 
-def _sum_up(output: Output, answers: list[dict[str, Any]], done: str) -> None:
+def _sum_up(output: Output, answers: list[dict[str, Any]], verb: str, done: str) -> None:
     counts = Counter("kept" if one.get("kept") else "done" if one["changed"] else "ended" for one in answers)
     if counts["done"]:
         output.say(f"{counted(counts['done'], 'actor')}: {done}", "green")
     if counts["kept"]:
-        output.say(
-            f"{counted(counts['kept'], 'actor')}: {done}; no node with their code runs now, and when one does they are cancelled",
-            "yellow",
-        )
+        output.say(f"{counted(counts['kept'], 'actor')}: {done}; {_NEEDS_CODE[verb]}", "yellow")
     if counts["ended"]:
         output.say(f"{counted(counts['ended'], 'actor')}: nothing changed, they had ended already")
 

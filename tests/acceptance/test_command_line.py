@@ -377,6 +377,8 @@ def test_changed_code_is_named_waits_unharmed_and_goes_on_when_it_is_back(shell:
     shell.app.write_text(written.replace('"not approved"', '"no"'))
     said = shell.hear(r"sleeping in code that has changed", said)
     shell.hear(actor, said)
+    shell.run(f"pause {actor}")
+    assert shell.json(f"resume {actor}")["kept"], "it is told that no node has the code"
     shell.run(f"signal {actor} approval '{{\"ok\": true}}'")
     shell.until(lambda: shell.json(f"describe {actor}")["index"].get("hold") == "pin", "it is held")
     assert "app:onboard" in shell.json(f"describe {actor}")["sentence"]
