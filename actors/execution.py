@@ -11,7 +11,8 @@ task around it, and a future for its outcome, cost as much as the rest of a shor
 coroutine that swallows its cancellation. The attempt is over as `timeout`; the code is shown with its line,
 and the next attempt of the same operation waits for it, for as long as its own time limit, so that the two
 never run side by side. If the late code returns a value after all, that is the next attempt's result: to run
-it again would only double its effects.
+it again would only double its effects. The same holds of an attempt that began under a lease which is over, and
+goes on.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class _Work(NamedTuple):
 
 @dataclass(frozen=True)
 class _Queued:
-    """An attempt that waits for a place, or for stuck code of an earlier one."""
+    """An attempt that waits for a place, or for the code of an earlier one."""
 
     work: _Work
     task: asyncio.Task[None]
@@ -213,9 +214,13 @@ class StepRunner:
 
     def _start(self, call: PendingCall, actor: CurrentActor, tell: Tell) -> None:
         key = operation_id(actor.id, actor.run, call.op)
-        if self.is_running(key):
+        running, queued = self._running.get(key), self._queued.get(key)
+        before = max(running.call.attempt if running else 0, queued.work.call.attempt if queued else 0)
+        if before >= call.attempt:
             tell(RuntimeError(f"an attempt of operation {key} runs here already"))
             return
+        if queued is not None:
+            self._forget_queued(key)
         try:
             step = self._registry.step(call.step)
             args, kwargs = step.signature.decode_args(bytes(call.args))
@@ -224,7 +229,7 @@ class StepRunner:
             return
         work = _Work(key, call, step, actor, args, kwargs, tell)
         places = self._places if step.is_async else self._thread_places
-        if key not in self._stuck and not places.locked() and _take(places):
+        if running is None and key not in self._stuck and not places.locked() and _take(places):
             self._begin(work, places)
         else:
             task = asyncio.get_running_loop().create_task(self._begin_later(work, places))
@@ -245,8 +250,10 @@ class StepRunner:
             work.tell(done)
 
     async def _late_result(self, key: str, call: PendingCall, step: Step[..., Any]) -> StepDone | None:
-        """Wait for stuck code of an earlier attempt. None: it is gone, and this attempt may begin."""
-        earlier = self._stuck.get(key)
+        """Wait for the code of an earlier attempt, which is stuck, or goes on although its lease is over. None: it is gone, and
+        this attempt may begin.
+        """
+        earlier = self._stuck.get(key) or self._running.get(key)
         if earlier is None:
             return None
         loop = asyncio.get_running_loop()
@@ -348,8 +355,8 @@ class StepRunner:
             attempt.stuck = False
             if attempt.holds_place:
                 self._thread_places.release()
-            if attempt.late is not None and not attempt.late.done():
-                attempt.late.set_result(ended)
+        if attempt.late is not None and not attempt.late.done():
+            attempt.late.set_result(ended)
         attempt.end(ended)
 
     def _time_is_up(self, attempt: Attempt) -> None:
@@ -400,7 +407,10 @@ class StepRunner:
         attempt = self._running.get(key)
         if attempt is not None:
             attempt.cancel()
-            return
+        self._forget_queued(key)
+
+    def _forget_queued(self, key: str) -> None:
+        """An attempt that has not begun never does."""
         queued = self._queued.pop(key, None)
         if queued is not None:
             queued.task.cancel()

@@ -88,8 +88,11 @@ class LocalSteps:
         """Run one attempt after `delay` seconds. The call is committed and names this node as its runner."""
         key = operation_key(actor.id, actor.run, call.op)
         run = RunningCall(key, p, actor, call, listener)
+        if (
+            key not in self._running
+        ):  # else an earlier attempt goes on, of a lease that is over: the runner of steps has this one wait
+            self._actors[actor.id] += 1
         self._running[key] = run
-        self._actors[actor.id] += 1
         if delay <= 0 and services.may_act() and not services.alone.blocks(actor.id):
             self._begin(services, run)
         else:
