@@ -68,6 +68,11 @@ METRICS: Final[Mapping[str, Declared]] = {
     "sends_given_up": Declared("counter", "Mails for which there was no room within their sender's time"),
     "senders_not_told": Declared("counter", "Notices of dead mail for which their sender had no room"),
     "dead_letters": Declared("counter", "Events written to the dead letters", ("reason",)),
+    "dead_letters_dropped": Declared(
+        "counter",
+        "Mails from outside that could not be kept among the dead letters, which are full",
+        ("reason",),
+    ),
     "moved": Declared("counter", "Events moved to HELD"),
     # the node
     "attaches": Declared("counter", "Partitions attached", ("why",)),

@@ -235,7 +235,10 @@ class Mailbox:
         if written is DeadLettered.FULL:
             item.not_before = services.monotonic() + FULL_SECONDS
             return False
-        services.meter.count("dead_letters", reason=label)
+        if written is DeadLettered.DROPPED:
+            services.meter.count("dead_letters_dropped", reason=label)
+        else:
+            services.meter.count("dead_letters", reason=label)
         services.fault("dead_stored", self._actor)
         return True
 

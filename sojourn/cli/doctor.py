@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 CLOCK_TOLERANCE: Final = 5.0
 """Seconds this machine's clock may differ from the broker's. Nothing depends on it (time is the broker's); logs read better."""
 
+NEARLY_FULL: Final = 0.8
+"""Share of the dead letters' room from which on it is a warning."""
+
 Health = Literal["ok", "partly", "unseen", "warning", "broken"]
 """`partly` and `unseen`: the user's role may not look at some of it, or at any; nothing is known to be wrong."""
 
@@ -103,7 +106,7 @@ async def _cluster(connection: Connection) -> AsyncIterator[Finding]:
             except CommandFailed as failed:
                 yield Finding("topology", "broken", failed.message, failed.hint)
                 return
-            for look in (_topology, _clock, _nodes):
+            for look in (_topology, _clock, _nodes, _dead_letters):
                 yield await _guarded(look, broker, subjects)
     except (TimeoutError, SojournError, OSError) as error:
         failure = explain(error)
@@ -116,7 +119,7 @@ async def _guarded(
     from sojourn.broker.errors import Refused
     from sojourn.codecs.errors import SojournError
 
-    subject = look.__name__.removeprefix("_")
+    subject = look.__name__.removeprefix("_").replace("_", " ")
     try:
         return await look(broker, subjects)
     except Refused as refused:
@@ -155,6 +158,19 @@ async def _clock(broker: NatsBroker, subjects: Subjects) -> Finding:
     return Finding(
         "clock", "warning", detail, "timers follow the broker's clock; set this one for readable logs"
     )
+
+
+async def _dead_letters(broker: NatsBroker, subjects: Subjects) -> Finding:
+    from sojourn.broker.topology import read_topology
+
+    info = await broker.stream_info(subjects.dead_stream)
+    topology = await read_topology(broker, subjects)
+    share = info.bytes / topology.limits.dead_bytes if topology is not None else 0.0
+    detail = f"{counted(info.messages, 'letter')}, {share:.0%} of their room"
+    if share < NEARLY_FULL:
+        return Finding("dead letters", "ok", detail)
+    remedy = "when they have no room, mail that cannot be taken is dropped: `sojourn dead list`, `sojourn dead remove`"
+    return Finding("dead letters", "warning", detail, remedy)
 
 
 async def _nodes(broker: NatsBroker, subjects: Subjects) -> Finding:

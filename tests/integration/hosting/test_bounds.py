@@ -163,6 +163,8 @@ async def test_mail_from_outside_is_counted_and_dropped_when_the_dead_letters_ar
     written, dropped = owner.services.dead.written.total(), owner.services.dead.dropped.total()
     assert written + dropped == 10
     assert dropped >= 4
+    counted = owner.services.meter
+    assert counted.value("dead_letters_dropped", reason="the actor has ended (completed)") == dropped
 
 
 class Counts:
