@@ -421,6 +421,13 @@ def test_a_job_that_is_no_hook_has_another_name_in_each_revision_since_jobs_cann
     assert job["spec"]["activeDeadlineSeconds"] >= 3600, "nothing starts it again while nodes wait for it"
 
 
+def test_no_job_ends_for_an_image_that_takes_minutes_to_come() -> None:
+    values = {"promote": {"timeoutSeconds": 240}, "workers": [{"queue": "mail", "drainSeconds": 900}]}
+    for name, own in (("-setup", 0), ("-promote", 240), ("-leave", 900)):
+        deadline = render(EXTERNAL, values=values).one("Job", name)["spec"]["activeDeadlineSeconds"]
+        assert deadline >= own + 600, name
+
+
 def test_a_shell_that_waits_as_process_1_ends_at_sigterm() -> None:
     import subprocess
 
