@@ -68,6 +68,8 @@ class _Work(NamedTuple):
     args: Any
     kwargs: Any
     tell: Tell
+    still: Callable[[], bool]
+    not_begun: Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -152,17 +154,21 @@ class StepRunner:
     ) -> None:
         """Begin one attempt; `tell` is called once, as `run` would return or raise, perhaps before this returns.
 
-        `still` is asked on the steps' loop, just before the code begins: the process may have been frozen on the way there. When it
-        says no, nothing runs, and `not_begun` is called instead of `tell`. Raises `RuntimeError` when the steps' loop is closed.
+        `still` is asked on the steps' loop, just before the code begins: the process may have been frozen on the way there, or the attempt
+        have waited for a place. When it says no, nothing runs, and `not_begun` is called instead of `tell`. Raises `RuntimeError` when
+        the steps' loop is closed.
         """
         if self._loop is None:
-            self._start(call, actor, tell)
+            self._start(call, actor, tell, still, not_begun)
             return
         hop = self._away()
 
+        def tell_home(ended: StepDone | Exception) -> None:
+            hop.home(lambda: tell(ended))
+
         def begin() -> None:
             if still():
-                self._start(call, actor, lambda ended: hop.home(lambda: tell(ended)))
+                self._start(call, actor, tell_home, still, lambda: hop.home(not_begun))
             else:
                 hop.home(not_begun)
 
@@ -212,7 +218,14 @@ class StepRunner:
 
     # on the steps' loop
 
-    def _start(self, call: PendingCall, actor: CurrentActor, tell: Tell) -> None:
+    def _start(
+        self,
+        call: PendingCall,
+        actor: CurrentActor,
+        tell: Tell,
+        still: Callable[[], bool],
+        not_begun: Callable[[], None],
+    ) -> None:
         key = operation_id(actor.id, actor.run, call.op)
         running, queued = self._running.get(key), self._queued.get(key)
         before = max(running.call.attempt if running else 0, queued.work.call.attempt if queued else 0)
@@ -227,7 +240,7 @@ class StepRunner:
         except Exception as error:  # an unpickled or validated argument may raise anything
             tell(StepDone(call.op, call.attempt, outcomes.of_exception(error), retryable=False))
             return
-        work = _Work(key, call, step, actor, args, kwargs, tell)
+        work = _Work(key, call, step, actor, args, kwargs, tell, still, not_begun)
         places = self._places if step.is_async else self._thread_places
         if running is None and key not in self._stuck and not places.locked() and _take(places):
             self._begin(work, places)
@@ -244,10 +257,13 @@ class StepRunner:
         except Exception as error:
             done = error
         del self._queued[work.key]
-        if done is None:
+        if done is not None:
+            work.tell(done)
+        elif work.still():
             self._begin(work, places)
         else:
-            work.tell(done)
+            places.release()
+            work.not_begun()
 
     async def _late_result(self, key: str, call: PendingCall, step: Step[..., Any]) -> StepDone | None:
         """Wait for the code of an earlier attempt, which is stuck, or goes on although its lease is over. None: it is gone, and

@@ -166,7 +166,7 @@ class LocalSteps:
                 run.call,
                 run.actor,
                 lambda ended: self._ended(services, run, ended),
-                still=lambda: run.listener is None or services.may_act(),  # as `_begin_later` waits
+                still=lambda: not run.lease_ended and (run.listener is None or services.may_act()),
                 not_begun=lambda: self._not_begun(services, run),
             )
         except Exception as error:

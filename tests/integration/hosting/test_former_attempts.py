@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
+from collections import Counter
 
 import pytest
+from sojourn.actors.limits import Limits
 from sojourn.actors.registry import Registry
 from sojourn.actors.retry import Retry
 from sojourn.actors.step import step
@@ -64,3 +67,44 @@ async def test_an_attempt_waits_for_an_earlier_one_that_its_node_still_runs_and_
     await again.until_quiet()
     assert not services.steps.runs("w")
     again.partition.drop()
+
+
+ran: Counter[str] = Counter()
+holds_the_thread = threading.Event()
+
+
+@step(registry=REGISTRY)
+def takes_a_thread(name: str) -> str:
+    ran[name] += 1
+    if name == "first" and ran[name] == 1:
+        holds_the_thread.wait(20)
+    return name
+
+
+@workflow(registry=REGISTRY)
+async def threaded(name: str) -> str:
+    return await takes_a_thread(name)
+
+
+async def test_an_attempt_that_waits_for_a_thread_when_its_lease_ends_never_begins(owners: MakeOwner) -> None:
+    """Whoever owns its actor starts it now."""
+    first = await owners(limits=Limits(step_threads=1))
+    runner = first.services.step_runner
+    await first.start("t1", "threaded", "first")
+    await first.until("t1", lambda record: bool(record.envelope.calls))
+    await first.start("t2", "threaded", "second")
+    async with asyncio.timeout(20):
+        while not runner.statistics().queued:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+    first.living.discard(first.services.runner)
+    first.partition.drop()
+    first.services.steps.lease_ended(first.services)
+    second = await owners(taken_over=True)
+    assert completed(await second.until_ended("t1")) == "first"
+    assert completed(await second.until_ended("t2")) == "second"
+    holds_the_thread.set()
+    async with asyncio.timeout(20):
+        while runner.statistics().running + runner.statistics().queued:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+    assert ran == {"first": 2, "second": 1}
+    assert len(first.services.steps) == 0
