@@ -13,6 +13,7 @@ what comes is taken when it equals what was stored. Who says how it is stored (`
 
 from __future__ import annotations
 
+import copy
 import copyreg
 import dataclasses
 import enum
@@ -21,6 +22,8 @@ import types
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 if TYPE_CHECKING:
     from .pickler import FramePickler
@@ -35,7 +38,7 @@ _NEW_OBJECT: Any = copyreg.__newobj__  # type: ignore[attr-defined]  # typeshed 
 
 def heir_reducer(kind: type) -> Callable[[FramePickler, Any], Any] | None:
     """How instances of `kind` are stored where pickle's way would run its code again or lose something, else None."""
-    if not _is_written(kind) or issubclass(kind, (enum.Enum, type)):
+    if not _is_written(kind) or issubclass(kind, (enum.Enum, type)) or kind in copyreg.dispatch_table:
         return None
     if hasattr(kind, "__struct_fields__") and hasattr(kind, "__struct_config__"):
         return _reduce_struct if hasattr(kind, "__post_init__") or kind.__dictoffset__ else None
@@ -238,19 +241,30 @@ def object_of(kind: type) -> Any:
 
 
 def make_struct(kind: Any, fields: dict[str, Any]) -> Any:
-    """A msgspec struct with these fields, without its `__post_init__`: that was called when it was made.
-
-    msgspec offers no way round it, so an heir makes the instance, which is then told its class.
-    """
-    made = _quiet(kind)(**fields)
-    object.__dict__["__class__"].__set__(made, kind)
+    """A msgspec struct with these fields, without its `__post_init__`: that was called when it was made."""
+    made = copy.copy(_blank(kind))
+    for name, value in fields.items():
+        msgspec.structs.force_setattr(made, name, value)
     return made
 
 
 @lru_cache(maxsize=512)
-def _quiet(kind: Any) -> Any:
-    return type(kind)(kind.__name__, (kind,), {"__post_init__": _nothing, "__module__": kind.__module__})
+def _blank(kind: Any) -> Any:
+    """An instance to copy. msgspec offers no way to make one in silence, so an heir makes it, which is then told its class."""
+    space = {"__post_init__": _Quiet.__post_init__, "__module__": kind.__module__}
+    heir: Any = type(kind)(kind.__name__, (_Quiet, kind), space)
+    blank = heir(**dict.fromkeys(kind.__struct_fields__))
+    object.__dict__["__class__"].__set__(blank, kind)
+    return blank
 
 
-def _nothing(_: Any) -> None:
-    return
+class _Quiet:
+    """Stands before the class, so that a base that keeps a list of its heirs hears of none."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        return
+
+    def __post_init__(self) -> None:
+        return

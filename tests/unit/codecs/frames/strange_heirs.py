@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copyreg
 import dataclasses
 import random
 from collections.abc import Callable
@@ -199,6 +200,56 @@ class Normal(msgspec.Struct):
         self.seen.append("made")
 
 
+class Listed(msgspec.Struct):
+    x: int
+    known: ClassVar[dict[str, Any]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        Listed.known[cls.__name__] = cls
+
+    def __post_init__(self) -> None:
+        self.x += 1
+
+
+class Heir(Listed, tag=True):
+    y: list[int]
+
+
+class Recent(collections.OrderedDict[str, int]):
+    def __init__(self, size: int = 1, /, **items: int) -> None:
+        self.size = size
+        super().__init__(**items)
+
+    def __getitem__(self, key: str) -> int:
+        self.move_to_end(key)
+        return super().__getitem__(key)
+
+    def __setitem__(self, key: str, value: int) -> None:
+        super().__setitem__(key, value)
+        if len(self) > self.size:
+            self.popitem(last=False)
+
+
+class Attributes(dict[str, Any]):
+    __getattr__ = dict.__getitem__
+    __setattr__ = dict.__setitem__  # type: ignore[assignment]  # as many do
+
+
+class Registered(int):
+    def __new__(cls, number: int) -> Any:
+        return super().__new__(cls, number * 2)
+
+
+def _registered(number: int) -> Any:
+    made = int.__new__(Registered, number)
+    made.how = "registered"  # type: ignore[attr-defined]
+    return made
+
+
+copyreg.pickle(Registered, lambda it: (_registered, (int(it),)))
+
+
 class Strict(msgspec.Struct, kw_only=True, frozen=True, dict=True, weakref=True):
     a: int
     b: int = 2
@@ -270,6 +321,16 @@ program("a_class_that_wants_an_argument", lambda: Wanting(3), lambda it: it.y)
 program("a_struct_that_changes_itself", lambda: Normal(5), lambda it: (it.total, it.seen))
 program("a_struct_past_its_own_check", lambda: _with_field(Normal(5), "total", 99), lambda it: it.total)
 program("a_struct_with_a_dictionary", lambda: _noted(Strict(a=1)), lambda it: (it.a, it.b, it.__dict__))
+program(
+    "a_struct_whose_base_lists_its_heirs",
+    lambda: Heir(1, [2]),
+    lambda it: (it.x, it.y, Listed.known == {"Heir": Heir}),
+)
+program(
+    "what_was_used_last", lambda: _put(Recent(2, a=1, b=2), "a", 3), lambda it: (list(it.items()), it.size)
+)
+program("items_as_attributes", lambda: Attributes(a=1), lambda it: (it.a, dict(it)))
+program("a_registered_way", lambda: _with(Registered(2), how="registered"), lambda it: (int(it), it.how))
 program("attributes_beside_slots", lambda: _with(Loose(1), extra=[2]), lambda it: (it.x, it.extra))
 
 
