@@ -95,9 +95,9 @@ def age(seconds: float) -> str:
     """A span of time in words, coarse enough to be read at a glance: `3s`, `12m`, `4h`, `9d`."""
     if seconds < 1:
         return "now"
-    for unit in (86_400, 3_600, 60):
+    for name, unit in (("d", 86_400), ("h", 3_600), ("m", 60)):
         if seconds >= 2 * unit:
-            return format_duration(seconds // unit * unit)
+            return f"{int(seconds // unit)}{name}"
     return format_duration(float(int(seconds)))
 
 

@@ -118,7 +118,15 @@ def test_a_state_to_list_is_any_status_or_hold() -> None:
 
 
 def test_ages_and_counts_read_well() -> None:
-    assert [age(s) for s in (0.2, 5.4, 119, 600, 7300, 200_000)] == ["now", "5s", "1m59s", "10m", "2h", "2d"]
+    assert [age(s) for s in (0.2, 5.4, 119, 600, 7300, 200_000, 2_600_000)] == [
+        "now",
+        "5s",
+        "1m59s",
+        "10m",
+        "2h",
+        "2d",
+        "30d",
+    ]
     assert [counted(n, "node") for n in (0, 1, 2)] == ["0 nodes", "1 node", "2 nodes"]
 
 

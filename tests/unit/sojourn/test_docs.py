@@ -20,6 +20,8 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(
     r"(?:<!-- run: (?P<name>\S+) -->\n)?^ *```(?P<language>\w+)\n(?P<text>.*?)^ *```$", re.S | re.M
 )
+AS_A_ROLE = re.compile(r"^(?:as [a-z]+|(?:SOJOURN_\w+=\S+(?: \w+\))? )+sojourn) ")
+"""The function that the pages define, and variables before a command."""
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -69,9 +71,14 @@ def test_a_python_example_runs_as_a_module(
 
 def commands() -> Iterator[tuple[str, str]]:
     for block in blocks("console"):
-        for line in block.text.splitlines():
-            words = line.strip().removeprefix("$ ")
-            if line.strip().startswith("$ sojourn "):
+        typed = (
+            line.strip().removeprefix("$ ")
+            for line in block.text.splitlines()
+            if line.strip().startswith("$ ")
+        )
+        for part in (part for line in typed for part in line.split(" | ")):
+            words = re.split(r" [<>] ", AS_A_ROLE.sub("sojourn ", part))[0]
+            if words.startswith("sojourn "):
                 yield str(block.page.relative_to(ROOT)), words
 
 
