@@ -31,7 +31,7 @@ def reduce_stateless(pickler: FramePickler, value: Any) -> Any:
 
     by name when the module of its class, or of the code in the frame, holds it.
     """
-    if type(value).__dictoffset__ and value.__dict__:
+    if type(value).__dictoffset__ and object.__getattribute__(value, "__dict__"):
         return NotImplemented
     own = sys.modules.get(type(value).__module__)
     place = _place(value, (own, *_modules_of(pickler)))

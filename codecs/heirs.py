@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from .globals import reduce_stateless
+
 if TYPE_CHECKING:
     from .pickler import FramePickler
 
@@ -154,7 +156,7 @@ def _slots(value: Any, base: type) -> Iterator[tuple[str, Any]]:
                     continue
 
 
-def _reduce_asked(_: FramePickler, value: Any) -> Any:
+def _reduce_asked(pickler: FramePickler, value: Any) -> Any:
     reduced = value.__reduce_ex__(5)
     if type(reduced) is not tuple or reduced[0] is not _NEW_OBJECT:
         return reduced
@@ -165,7 +167,7 @@ def _reduce_asked(_: FramePickler, value: Any) -> Any:
     if _needs_arguments(kind):
         make, arguments = object_of, (kind,)
     if state is None:
-        return make, arguments, None, *more
+        return (make, arguments, None, *more) if any(more) else reduce_stateless(pickler, value)
     return make, arguments, state, *(more or (None, None)), set_state
 
 

@@ -34,6 +34,7 @@ from .globals import (
 )
 from .heirs import heir_reducer
 from .identity import Code, present_name, renames_declared
+from .keyed import has_hash, reduce_keyed
 from .shapes import shape_of
 
 
@@ -299,6 +300,8 @@ def _decide(kind: type) -> Reducer | None:
     if stores_by_name(kind):
         return reduce_member
     reducer, shape = heir_reducer(kind), shape_of(kind)
+    if reducer is None and has_hash(kind):
+        reducer = reduce_keyed
     if shape is not None:
         return _reduce_pinned(shape, reducer)
     return reduce_stateless if reducer is None and (is_plain(kind) or is_stateless(kind)) else reducer

@@ -352,3 +352,63 @@ def _with_field(struct: Any, name: str, value: Any) -> Any:
 def _noted(struct: Any) -> Any:
     struct.__dict__["note"] = [3]
     return struct
+
+
+class Node:
+    weight = 0  # a hash made too early is wrong, not an error
+
+    def __init__(self, name: str, weight: int) -> None:
+        self.peers: set[Any] = set()
+        self.name, self.weight = name, weight
+        self.table: dict[Any, Any] = {self: [self]}
+
+    def __hash__(self) -> int:
+        return hash((self.weight, getattr(self, "name", "")))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Node) and (self.name, self.weight) == (other.name, other.weight)
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+    held: list[Any] = dataclasses.field(default_factory=list, compare=False)
+    number: int = 0
+    path: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SlottedKey:
+    held: list[Any] = dataclasses.field(default_factory=list, compare=False)
+    number: int = 0
+
+
+def _ring() -> Any:
+    one, two = Node("one", 1), Node("two", 2)
+    one.peers.add(two)
+    two.peers |= {one, two}
+    return one
+
+
+def _in_itself(key: Any) -> Any:
+    key.held.append({key: key})
+    return key
+
+
+program(
+    "nodes_that_know_each_other",
+    _ring,
+    lambda it: [
+        (each.name, it in each.peers, each.table[each][0] is each, list(vars(each)))
+        for each in (it, *it.peers)
+    ],
+)
+program(
+    "a_key_in_itself",
+    lambda: _in_itself(Key(number=5, path=("a",))),
+    lambda it: (it in it.held[0], it.held[0][it] is it, it.number, it.path),
+)
+program(
+    "a_slotted_key_in_itself",
+    lambda: _in_itself(SlottedKey(number=5)),
+    lambda it: (it in it.held[0], it.held[0][it] is it),
+)

@@ -31,6 +31,25 @@ class Outer:
             NONE = object()
 
 
+class _Unset:
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return 5
+
+
+class _Equal:
+    def __hash__(self) -> int:
+        return 6
+
+
+UNSET, UNEQUAL = _Unset(), _Equal()
+
+
 class Only:
     one: ClassVar[Any] = None
 
@@ -42,9 +61,9 @@ class Only:
 
 @program
 async def values_known_by_their_identity(log: Log) -> Any:
-    held = [MISSING, Outer.Inner.EMPTY, Outer.Inner.Innermost.NONE, Only()]
+    held = [MISSING, Outer.Inner.EMPTY, Outer.Inner.Innermost.NONE, Only(), UNSET, UNEQUAL]
     await tick("held")
-    known = [MISSING, Outer.Inner.EMPTY, Outer.Inner.Innermost.NONE, Only()]
+    known = [MISSING, Outer.Inner.EMPTY, Outer.Inner.Innermost.NONE, Only(), UNSET, UNEQUAL]
     await tick("again")
     return [one is other for one, other in zip(held, known, strict=True)]
 

@@ -1,0 +1,85 @@
+"""Instances with a hash of their own, which may stand in a set or be a key of what they hold: nodes that know each other.
+
+pickle gives an object its attributes after everything in them is restored. In a ring the set is filled before, and asks for a
+hash of what has no attributes yet: that fails, or is silently wrong when the class has a default for one. So the attributes
+that cannot lead back are given at once, when the object is made: numbers, texts and the like, of which hashes are made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import enum
+import types
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from .globals import is_plain, reduce_stateless
+
+if TYPE_CHECKING:
+    from .pickler import FramePickler
+
+_ATOMS = frozenset(
+    (
+        int, float, complex, str, bytes, bool, type(None), decimal.Decimal, datetime.date, datetime.datetime, datetime.time,
+        datetime.timedelta, uuid.UUID,
+    )
+)  # fmt: skip
+
+
+def has_hash(kind: type) -> bool:
+    """Whether instances of `kind` have a hash made by Python code, and attributes that are known: a plain class, or slots by `dataclass`
+    or attrs.
+    """
+    if not isinstance(kind.__hash__, types.FunctionType):
+        return False
+    if is_plain(kind):
+        return True
+    if not hasattr(kind, "__setstate__"):
+        return False
+    return dataclasses.is_dataclass(kind) or hasattr(kind, "__attrs_attrs__")
+
+
+def reduce_keyed(pickler: FramePickler, value: Any) -> Any:
+    """With the attributes that cannot lead back in the making, when there are others."""
+    kind = type(value)
+    if not is_plain(kind):
+        names = [each.name for each in getattr(kind, "__attrs_attrs__", None) or dataclasses.fields(kind)]
+        kept = {name: getattr(value, name, None) for name in names}
+        early = {name: each for name, each in kept.items() if _is_atom(each)}
+        return (
+            NotImplemented if len(early) == len(kept) else (make_keyed, (kind, early), value.__getstate__())
+        )
+    kept = value.__dict__
+    if not kept:
+        return reduce_stateless(pickler, value)
+    early = {name: each for name, each in kept.items() if _is_atom(each)}
+    if len(early) == len(kept):
+        return NotImplemented
+    rest = {name: each for name, each in kept.items() if name not in early}
+    return make_keyed, (kind, early), (tuple(kept), rest), None, None, fill_keyed
+
+
+def _is_atom(value: Any, levels: int = 3) -> bool:
+    kind = type(value)
+    if kind in _ATOMS or isinstance(value, enum.Enum):
+        return True
+    return kind in (tuple, frozenset) and levels > 0 and all(_is_atom(each, levels - 1) for each in value)
+
+
+def make_keyed(kind: Any, early: dict[str, Any]) -> Any:
+    """A fresh instance that has these attributes already."""
+    made = kind.__new__(kind)
+    for name, each in early.items():
+        object.__setattr__(made, name, each)
+    return made
+
+
+def fill_keyed(made: Any, state: tuple[tuple[str, ...], dict[str, Any]]) -> None:
+    """The others, in the order in which they were."""
+    names, rest = state
+    kept = made.__dict__
+    every = {**kept, **rest}
+    kept.clear()
+    kept.update((name, every[name]) for name in names)
