@@ -145,6 +145,7 @@ version as a node does: queues are shared by versions, so what stays of the old 
     "envFrom" (concat (default list $node.envFrom) (default list $given.envFrom))
     "extraVolumes" (concat (default list $node.extraVolumes) (default list $given.extraVolumes))
     "extraVolumeMounts" (concat (default list $node.extraVolumeMounts) (default list $given.extraVolumeMounts))
+    "strategy" (default (dict "type" "RollingUpdate" "rollingUpdate" (dict "maxSurge" 1 "maxUnavailable" 0)) $given.strategy)
     "podAnnotations" (merge (dict) (default dict $given.podAnnotations) (default dict $node.podAnnotations))
     "podLabels" (merge (dict) (default dict $given.podLabels) (default dict $node.podLabels))
     "topologySpreadConstraints" (default list $given.topologySpreadConstraints)

@@ -610,6 +610,22 @@ def test_the_user_of_pods_can_be_left_to_the_cluster() -> None:
             assert context["runAsNonRoot"] is True
 
 
+def test_objects_of_the_users_are_rendered_as_templates() -> None:
+    mine = [
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"{{{{ .Release.Name }}}}-{one}"}} for one in "ab"
+    ]  # fmt: skip
+    objects = render(EXTERNAL, values={"extraObjects": mine})
+    assert {"rel-a", "rel-b"} <= {one["metadata"]["name"] for one in objects.of("ConfigMap")}
+
+
+def test_a_monitor_relabels_as_asked() -> None:
+    drop = [{"action": "drop", "sourceLabels": ["__name__"], "regex": "sojourn_step_seconds_bucket"}]
+    values = {"serviceMonitor": {"enabled": True, "metricRelabelings": drop}}
+    (endpoint,) = render(EXTERNAL, values=values).one("ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint["metricRelabelings"] == drop
+    assert "relabelings" not in endpoint
+
+
 def test_every_job_takes_the_annotations_that_keep_a_mesh_out() -> None:
     values = {"jobs": {"podAnnotations": {"sidecar.istio.io/inject": "false"}, "podLabels": {"mesh": "none"}}}
     jobs = [

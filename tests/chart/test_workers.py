@@ -172,6 +172,13 @@ def test_what_a_queues_workers_need_of_their_own_comes_beside_what_the_nodes_hav
     assert "runtimeClassName" not in other["spec"]["template"]["spec"]
 
 
+def test_a_queue_with_no_place_to_spare_is_replaced_in_place() -> None:
+    values = {"workers": [{"queue": "mail"}, {"queue": "gpu", "strategy": {"type": "Recreate"}}]}
+    found = by_name(render(EXTERNAL, values=values))
+    assert found["gpu-1-4-2"]["spec"]["strategy"] == {"type": "Recreate"}
+    assert found["mail-1-4-2"]["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+
+
 def test_current_moves_only_once_the_new_versions_workers_are_ready() -> None:
     job = render(WORKERS).one("Job", "-promote")["spec"]["template"]["spec"]
     (found,) = job["containers"]
