@@ -80,8 +80,17 @@ def forget(N: Node, a: int, *, overtaken: bool = False, cfg: Config | None = Non
     """Drop what is hot of one actor."""
     looked = N.looked[a] if overtaken and cfg is not None and not cfg.rules["look_after_overtaken"] else 0
     return N._replace(
-        cache=put(N.cache, a, None), flushed=put(N.flushed, a, NONE), looked=put(N.looked, a, looked)
+        cache=put(N.cache, a, None),
+        flushed=put(N.flushed, a, NONE),
+        looked=put(N.looked, a, looked),
+        judging=put(N.judging, a, 0),
     )
+
+
+def _all_flushed(N: Node, a: int, rec: Rec) -> Node:
+    """The outbox of a record that was loaded is known to be flushed."""
+    known = frozenset(e.op for e in rec.outbox)
+    return N._replace(flushed=put(N.flushed, a, known), judging=put(N.judging, a, 0))
 
 
 def actions(S: State, cfg: Config, i: int) -> Iterator[Action]:
@@ -196,6 +205,9 @@ class _ActorActions:
             yield from self._load()
             return
         rec = self.rec
+        if self.N.judging[a]:
+            yield self._judge_lease(rec)
+            return
         if self.role == LANE:
             yield from self._news(rec)
         if rec.lane != self.role:
@@ -246,14 +258,44 @@ class _ActorActions:
             if cfg.rules["moved_read_again"]:
                 index = {h[1].origin for h in N.held if h[1].actor == a}
                 N = N._replace(mem=frozenset(m for m in N.mem if m.origin not in index))
+            N = N._replace(cache=put(N.cache, a, cur))
+            if N.role == LANE and cur.lease is not None and cur.outbox:
+                if not any(h[1].origin == cur.lease for h in N.held):
+                    N = N._replace(judging=put(N.judging, a, 1))
+                return with_node(S, i, N)
             gone = True
             if cur.lease is not None:
                 source, held = copies(S, cur.lease)
                 gone = not source and (cfg.rules["lease_gone"] == "source" or not held)
-            known = frozenset(e.op for e in cur.outbox) if gone or not cfg.rules["known_flushed"] else NONE
-            return with_node(S, i, N._replace(cache=put(N.cache, a, cur), flushed=put(N.flushed, a, known)))
+            if gone or not cfg.rules["known_flushed"]:
+                N = _all_flushed(N, a, cur)
+            return with_node(S, i, N)
 
         yield f"load {a}", LOCAL, load
+
+    def _judge_lease(self, rec: Rec) -> Action:
+        """A lane node reads whether the lease's source is stored and then, since it may have been moved meanwhile, whether it is held."""
+        cfg, i, a, lease = self.cfg, self.i, self.a, rec.lease
+        assert lease is not None
+
+        def read_source(S: State) -> State:
+            N = S.nodes[i]
+            if copies(S, lease)[0]:
+                return with_node(S, i, N._replace(judging=put(N.judging, a, 0)))
+            if cfg.rules["lane_lease"] == "copy first":  # it was not among those that were listed at the load
+                return with_node(S, i, _all_flushed(N, a, rec))
+            return with_node(S, i, N._replace(judging=put(N.judging, a, 2)))
+
+        def list_held(S: State) -> State:
+            N = S.nodes[i]
+            N = N._replace(held=N.held | frozenset(h for h in S.held if h[1].actor == a))
+            if copies(S, lease)[1]:
+                return with_node(S, i, N._replace(judging=put(N.judging, a, 0)))
+            return with_node(S, i, _all_flushed(N, a, rec))
+
+        if self.N.judging[a] == 1:
+            return f"reads the source of the lease of {a}", None, read_source
+        return f"lists held {a} for its lease", None, list_held
 
     def _without_held(self, N: Node) -> Node:
         return N._replace(held=frozenset(h for h in N.held if h[1].actor != self.a))

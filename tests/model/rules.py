@@ -59,6 +59,7 @@ RULES: dict[str, Any] = {
     # 8: lanes
     "lane_source_check": True,  # the owner moves an event to HELD only if its source is still stored
     "lane_prune": "sources first",  # copies are looked at after the sources; "copies first"
+    "lane_lease": "source first",  # the held copy of the lease is looked for after its source; "copy first": before
     "lane_look": True,  # the owner reads HELD after the record came back
     # 7: queued steps
     "worker_reads": True,  # a worker looks whether the operation is pending with this attempt

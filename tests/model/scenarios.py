@@ -102,6 +102,13 @@ LANES = (
         lanes=1,
         away=[_away(0, 1)],
     ),
+    Scenario(
+        "laneowes",
+        [[SPAWN, _recv(X), JOIN, END], [END]],
+        [START, _mail(X)],
+        lanes=1,
+        away=[_away(1, 2, 3), _away()],
+    ),
     Scenario("lanespawn", [[SPAWN, JOIN, END], [END]], [START], lanes=1, away=[_away(0), _away()]),
     Scenario(
         "lanes2", [[_recv(X), _recvt(X), END]], [START, _mail(X), _mail(X)], lanes=2, away=[_away(0, 1)]
@@ -262,6 +269,12 @@ VARIANTS = (
         "lanereturn",
         Budget(late=1),
         walks=20_000,
+    ),
+    Variant(
+        "lane: the lease's copy looked for before its source",
+        {"lane_lease": "copy first"},
+        "laneowes",
+        Budget(),
     ),
     Variant("lane: HELD not read after the return", {"lane_look": False}, "lanereturn", Budget()),
     Variant("queued: the worker does not read first", {"worker_reads": False}, "queued", Budget(crash=1)),

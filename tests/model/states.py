@@ -89,7 +89,8 @@ class Node(NamedTuple):
 
     `phase`: 0 not an owner; 1, 2, 3 cutting MAIL, CTL, WAKE; 4 taking HELD's fence and listing it; 6 serving.
     `mem`: events delivered and not acknowledged; `held`: (sequence, event) of the index of HELD. Per actor: `cache` its record,
-    `flushed` entries known flushed, `looked` whether held events were read after the record, `ran` the call whose outcome is here.
+    `flushed` entries known flushed, `looked` whether held events were read after the record, `ran` the call whose outcome is here,
+    `judging` (on a lane) how far it is with the lease of a record that it loaded: 1 its source is not read, 2 it was read as gone.
     `gone`: origins whose source was read as gone; `sent`: acknowledgements of unknown outcome; `answered`: events whose answer or
     dead letter is stored; `orphan`: a call that runs on after a move; `pend`: a move of unknown outcome; `expect`: HELD's next sequence.
     """
@@ -103,6 +104,7 @@ class Node(NamedTuple):
     flushed: tuple
     looked: tuple
     ran: tuple
+    judging: tuple
     gone: frozenset
     sent: frozenset
     answered: frozenset
@@ -163,6 +165,7 @@ def fresh_node(role: int, actors: int, orphan: tuple | None = None) -> Node:
         (NONE,) * actors,
         nothing,
         (None,) * actors,
+        nothing,
         NONE,
         NONE,
         NONE,
