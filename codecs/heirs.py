@@ -16,6 +16,7 @@ from __future__ import annotations
 import copy
 import copyreg
 import dataclasses
+import dis
 import enum
 import sys
 import types
@@ -47,6 +48,8 @@ def heir_reducer(kind: type) -> Callable[[FramePickler, Any], Any] | None:
     owner = _owner(kind, "__reduce_ex__", "__reduce__")
     if owner is not object:
         return None if _is_written(owner) else _reduce_heir
+    if _sets_its_dictionary(kind):
+        return _reduce_sharing
     base = next((each for each in kind.__mro__ if each in _VALUES or each in _METHODS), object)
     if base in _VALUES:
         return _reduce_heir if _makes_itself(kind) else None
@@ -90,6 +93,21 @@ def _needs_arguments(kind: type) -> bool:
         return False
     needed = made.__code__.co_argcount - len(made.__defaults__ or ()) > 1
     return needed or made.__code__.co_kwonlyargcount > len(made.__kwdefaults__ or ())
+
+
+def _sets_its_dictionary(kind: type) -> bool:
+    """Whether a method sets `self.__dict__`: to the instance itself, say, or to one that all instances share."""
+    if not kind.__dictoffset__ or hasattr(kind, "__setstate__") or _owner(kind, "__getstate__") is not object:
+        return False
+    methods = (member for each in kind.__mro__ if _is_written(each) for member in vars(each).values())
+    return any(
+        isinstance(member, types.FunctionType)
+        and "__dict__" in member.__code__.co_names
+        and any(
+            each.opname == "STORE_ATTR" and each.argval == "__dict__" for each in dis.get_instructions(member)
+        )
+        for member in methods
+    )
 
 
 def _forgets(kind: type) -> bool:
@@ -171,6 +189,14 @@ def _reduce_asked(pickler: FramePickler, value: Any) -> Any:
     return make, arguments, state, *(more or (None, None)), set_state
 
 
+def _reduce_sharing(_: FramePickler, value: Any) -> Any:
+    reduced = value.__reduce_ex__(5)
+    if type(reduced) is not tuple or reduced[0] is not _NEW_OBJECT or type(reduced[2]) is tuple:
+        return reduced
+    make, arguments, _state, *more = reduced
+    return make, arguments, _dictionary(value), *(more or (None, None)), set_dictionary
+
+
 def _reduce_struct(_: FramePickler, value: Any) -> Any:
     fields = {name: getattr(value, name) for name in value.__struct_fields__}
     kept = _dictionary(value) if type(value).__dictoffset__ else None
@@ -235,6 +261,11 @@ def set_both(made: Any, state: tuple[Any, dict[str, Any]]) -> None:
     """What the `__getstate__` of the base knows, and the attributes that it does not."""
     set_state(made, state[0])
     set_attributes(made, state[1], {})
+
+
+def set_dictionary(made: Any, kept: Any) -> None:
+    """The very dictionary that the instance had: others may have it too, or be it."""
+    object.__setattr__(made, "__dict__", kept)
 
 
 def object_of(kind: type) -> Any:

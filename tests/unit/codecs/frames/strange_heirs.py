@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 import msgspec
 from frame_programs import tick
 from strange_programs import PROGRAMS, Log
+from strange_programs import program as strange
 
 
 class Cents(int):
@@ -412,3 +413,35 @@ program(
     lambda: _in_itself(SlottedKey(number=5)),
     lambda it: (it in it.held[0], it.held[0][it] is it),
 )
+
+
+class Itself(dict[str, Any]):
+    def __init__(self, **items: Any) -> None:
+        super().__init__(**items)
+        self.__dict__ = self
+
+
+class Same:
+    kept: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self) -> None:
+        self.__dict__ = self.kept
+
+
+class Alike:
+    def __init__(self, other: Any = None) -> None:
+        if other is not None:
+            self.__dict__ = other.__dict__
+
+
+@strange
+async def dictionaries_that_are_shared(log: Log) -> Any:
+    itself, same, other, one = Itself(a=1), Same(), Same(), Alike()
+    two = Alike(one)
+    same.x = one.x = 1  # type: ignore[attr-defined]  # they take any
+    await tick("held")
+    itself.b = same.y = one.y = 2  # type: ignore[attr-defined]  # likewise
+    await tick("again")
+    itself["c"] = 3
+    seen: list[Any] = [other, two]
+    return dict(itself), itself.c, [(each.x, each.y) for each in seen], itself.__dict__ is itself  # type: ignore[attr-defined]
