@@ -68,6 +68,7 @@ class Committer:
         serving.note_hold(self._actor, record)
         if record.index.hold == "quarantined" and (before is None or before.index.hold != "quarantined"):
             services.meter.count("quarantined", workflow=record.index.workflow)
+            services.defects.say(services.log, services.monotonic(), record)
         services.marks.committed(serving.p, self._actor, revision, record.index.transition)
         services.meter.count("commits", workflow=record.index.workflow)
         services.meter.observe("commit_seconds", services.monotonic() - began)

@@ -21,6 +21,7 @@ from sojourn.cluster.tenure.gate import Gate
 
 from .alone import Alone
 from .crowd import Crowd
+from .defects import DefectLog
 from .nudges import Nudges
 
 if TYPE_CHECKING:
@@ -130,6 +131,8 @@ class PartitionServices:
     """None: there is one deployment (`pins.LonePins`)."""
     alone: Alone = field(default_factory=Alone)
     """The gate through which a suspected actor runs alone (I7)."""
+    defects: DefectLog = field(default_factory=DefectLog)
+    """What the log says of actors that come into quarantine."""
     patience: float = PATIENCE_SECONDS
     """See `broker.absence`."""
     crowd: Crowd = field(default_factory=Crowd)
