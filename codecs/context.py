@@ -16,6 +16,7 @@ import decimal
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import Context, ContextVar
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from .errors import ContextNotDeclared
@@ -100,7 +101,15 @@ def restore_context(captured: Mapping[str, Any], base: Context | None = None) ->
 
 
 def _is_decimal(variable: ContextVar[Any]) -> bool:
-    return variable.name == "decimal_context"
+    return variable is _decimal_variable()
+
+
+@lru_cache(maxsize=1)
+def _decimal_variable() -> ContextVar[Any]:
+    """The variable of `decimal`, which has no other name than what it is called: anybody may call theirs so."""
+    context = Context()
+    context.run(decimal.getcontext)
+    return next(iter(context))
 
 
 def _capture_decimal(taken: Variables) -> Any:
@@ -111,7 +120,7 @@ def _capture_decimal(taken: Variables) -> Any:
 
 def _is_opentelemetry(variable: ContextVar[Any]) -> bool:
     runtime = sys.modules.get("opentelemetry.context.contextvars_context")
-    return runtime is not None and variable.name == "current_context"
+    return runtime is not None and variable.name == "current_context" and place_of(variable) is None
 
 
 def _capture_opentelemetry(taken: Variables) -> Any:

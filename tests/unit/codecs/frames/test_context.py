@@ -91,6 +91,19 @@ def test_what_the_context_began_with_and_what_the_host_set_is_no_change() -> Non
     assert capture_context(context, ignored=[TENANT, OTHER]) == {}
 
 
+decimal_context: contextvars.ContextVar[Any] = contextvars.ContextVar("decimal_context")
+
+
+def test_a_variable_called_like_that_of_decimal_is_one_of_its_own() -> None:
+    context = contextvars.Context()
+    context.run(decimal.getcontext)
+    context.run(decimal_context.set, {"mine": 1})
+    with pytest.raises(ContextNotDeclared):
+        capture_context(context)
+    declare_variable(decimal_context)
+    assert moved(context)[decimal_context] == {"mine": 1}
+
+
 def test_a_variable_that_no_module_holds_cannot_be_declared() -> None:
     with pytest.raises(ValueError, match="module level"):
         declare_variable(contextvars.ContextVar("nowhere"))
