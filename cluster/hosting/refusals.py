@@ -19,6 +19,8 @@ from .turner import Turner
 if TYPE_CHECKING:
     from .serving import Serving
 
+AGAIN_SECONDS: Final = 1.0
+"""Between two looks for a record that is not there yet."""
 AT_ONCE: Final = 64
 """Dead letters and answers of one actor on the wire at a time."""
 
@@ -37,6 +39,9 @@ class Refusals:
         if not await self._known.is_newest(hot):
             self._known.forget()
             return True
+        if any(_may_be_of_a_later_run(hot, item.event) for item, _ in refused) and await self._comes_yet(hot):
+            self._known.forget()
+            return True
         for item, _ in refused:
             if _names_the_future(hot, item.event):
                 # Told on a leader read: the record, not the message, is what went back (I8).
@@ -48,6 +53,18 @@ class Refusals:
             part = refused[start : start + AT_ONCE]
             await asyncio.gather(*(self._refuse_one(item, decision) for item, decision in part))
         return True
+
+    async def _comes_yet(self, hot: Hot) -> bool:
+        """Whether the leader of the records was behind, and has come on: it is given as much time as for what else it says is not there
+        (`broker.absence`).
+        """
+        left = self._serving.services.patience
+        while left > 0:
+            await asyncio.sleep(AGAIN_SECONDS)
+            left -= AGAIN_SECONDS
+            if not await self._known.is_newest(hot):
+                return True
+        return False
 
     async def _refuse_one(self, item: Item, decision: Decision) -> None:
         services = self._serving.services
@@ -67,6 +84,18 @@ class Refusals:
             await answer(self._serving.services, notice)
         except Refused:
             self._serving.services.meter.count("senders_not_told")
+
+
+def _may_be_of_a_later_run(hot: Hot, event: Event) -> bool:
+    """Whether an internal message may have been caused by a record that is newer than the one that was read: there is none, or it is of
+    another run and older than the message. (Within a run the numbers of operations tell.)
+    """
+    record, run = hot.record, event.body.get("run")
+    if event.kind not in ("timer", "done", "child-done", "refused", "undelivered") or not isinstance(
+        run, str
+    ):
+        return False
+    return record is None or (run != record.index.run and event.time >= record.index.updated)
 
 
 def _names_the_future(hot: Hot, event: Event) -> bool:

@@ -255,7 +255,9 @@ async def owners(
         broker: NatsBroker | None = None,
         hot_actors: int = 1_000,
         ahead: Callable[[], float] = lambda: 0.0,
+        patience: float = 0.0,
     ) -> Owner:
+        # With one server nothing lags, so nothing is waited for; a test whose connection pretends that it does says how long.
         broker = broker or await connect()
         number = len(made) + 1
         gate = Gate(now=time.monotonic)
@@ -306,6 +308,7 @@ async def owners(
             ids=lambda: f"c{number}x{next(_ids)}",
             monotonic=time.monotonic,
             fault=fault,
+            patience=patience,
             log=logging.getLogger("sojourn.cluster"),
         )
         living.add(services.runner)
