@@ -119,8 +119,10 @@ def _capture_decimal(taken: Variables) -> Any:
 
 
 def _is_opentelemetry(variable: ContextVar[Any]) -> bool:
-    runtime = sys.modules.get("opentelemetry.context.contextvars_context")
-    return runtime is not None and variable.name == "current_context" and place_of(variable) is None
+    if variable.name != "current_context" or "opentelemetry.context.contextvars_context" not in sys.modules:
+        return False
+    runtime = getattr(sys.modules.get("opentelemetry.context"), "_RUNTIME_CONTEXT", None)
+    return getattr(runtime, "_current_context", variable) is variable  # others may call theirs so
 
 
 def _capture_opentelemetry(taken: Variables) -> Any:
