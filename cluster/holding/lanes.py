@@ -250,9 +250,9 @@ class Lanes:
         return False
 
     async def _note(self, actor: ActorId) -> bool:
-        """Whether this node has the lane, and has noted the nudge."""
+        """Whether this node has the lane, and has noted the nudge. While it does not know whether it has, it has not."""
         partition = self.holdings.partition(self._services.subjects.partition_of(actor))
-        if not isinstance(partition, LanePartition):
+        if not isinstance(partition, LanePartition) or not self._services.may_act():
             return False
         return await partition.nudged(actor)
 

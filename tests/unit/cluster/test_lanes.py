@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from sojourn.broker.seam import Received
-from sojourn.broker.subjects import Subjects, actor_id
+from sojourn.broker.subjects import ActorId, Subjects, actor_id
+from sojourn.cluster.holding.lane_partition import LanePartition
 from sojourn.cluster.holding.lanes import Lanes
+from sojourn.cluster.hosting.nudges import NOTED
 from sojourn.cluster.metrics import Metrics
 from sojourn.cluster.tenure.ownership import Member, Owned, Owner, View
 
@@ -37,6 +39,21 @@ class Directory:
         return {0: Owned(Owner("z", "L0", 1, "free"), 1)}
 
 
+class Served(LanePartition):
+    """A lane that notes everything."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.noted: list[str] = []
+        self.steps = asyncio.Event()
+
+    async def start(self, *_: object, **__: object) -> None:
+        """Serve."""
+
+    async def nudged(self, actor: ActorId) -> bool:
+        self.noted.append(actor)
+        return True
+
+
 class World:
     """The lanes of a node of v1, over fakes."""
 
@@ -45,7 +62,6 @@ class World:
         self.directory = Directory()
         self.replies: list[bytes] = []
         self.replied = asyncio.Event()
-        self.served = 1
 
         async def observe(view: View) -> bool:
             return False
@@ -57,6 +73,7 @@ class World:
         services: Any = SimpleNamespace(
             node_id="a",
             runner="a/L1",
+            may_act=self.bench.gate.is_open,
             subjects=Subjects("ns", 1),
             monotonic=lambda: self.bench.now,
             clock=SimpleNamespace(now=lambda: 1_000.0),
@@ -115,3 +132,19 @@ async def test_a_node_that_leaves_says_at_once_that_it_notes_nothing(world: Worl
     async with asyncio.timeout(5):
         await world.replied.wait()
     assert world.replies == [b"not mine"]
+
+
+async def test_a_node_that_does_not_know_whether_it_has_the_lane_notes_nothing(world: World) -> None:
+    """It was frozen, say: its successor may have read HELD before what it is told of now was moved there."""
+    world.bench.next = Served  # type: ignore[assignment]  # what serves a lane
+    world.bench.holdings.attach(0)
+    await world.bench.settled()
+    request = Received("lane", ACTOR.encode(), {}, "inbox")
+    for in_doubt in (False, True):
+        if in_doubt:
+            world.bench.gate.shut("the lease may have ended")
+        world.replied.clear()
+        await world.lanes._on_forwarded(request)
+        async with asyncio.timeout(5):
+            await world.replied.wait()
+    assert world.replies == [NOTED, b"not mine"]
