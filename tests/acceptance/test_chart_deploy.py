@@ -168,6 +168,39 @@ async def test_install_upgrade_scale_lose_roll_back_and_uninstall_strand_nothing
         assert max(one.seconds for one in asked) < 20 + 5
 
 
+@pytest.mark.skipif(not os.environ.get("CHART_SCAN"), reason="a minute: `make chart` runs it")
+async def test_applied_without_helm_it_serves_is_upgraded_and_nothing_is_taken_away(tmp_path: Path) -> None:
+    """`helm template | kubectl apply` runs every hook at once, that of an uninstall too."""
+    async with release(tmp_path) as made:
+        kubelet, jobs = made.kubelet, ("setup", "promote", "leave")
+
+        async def apply(tag: str) -> None:
+            await made.kubectl(
+                "delete", "job", *(f"shop-sojourn-{one}" for one in jobs), "--ignore-not-found"
+            )
+            await made.apply(tag, "node.replicas=1")
+            await made.wait_ready(tag, 1)
+            await made.wait(
+                lambda: f"{tag} is current" in kubelet.log("shop-sojourn-promote"), f"{tag} is current"
+            )
+            await made.wait(
+                lambda: not kubelet.of(component="leave"), "the end of the job before an uninstall"
+            )
+
+        await apply("v1")
+        keys = made.secret("shop-sojourn-keys")
+        client = await made.client(Role.ADMIN)
+        early = await client.start("order", id="early", args=[1], timeout=60)
+        await apply("v2")
+        assert "not managed by Helm or Argo CD, nothing is deleted" in kubelet.log("shop-sojourn-leave")
+        assert made.deployments("node") == made.deployments("worker") == ["v1", "v2"]
+        assert made.secret("shop-sojourn-keys") == keys
+        assert "shop-sojourn-node-v1: 1 workflows need it" in await made.janitor()
+        await _signal_until_stored(client, "early")
+        assert await early.result(timeout=60) == {"began": "one", "ended": "one", "total": 101}
+        assert "shop-sojourn-node-v1: nobody needs it, removed" in await made.janitor()
+
+
 async def _signal_until_stored(client: Client, order: str) -> None:
     """As a careful client: while a leader is elected nobody knows, and mail sent twice is taken once by an order."""
     for _ in range(20):

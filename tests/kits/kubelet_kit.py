@@ -349,7 +349,7 @@ class Kubelet:
             pod.verdict = code in pod.final_codes
 
     def _start(self, pod: Pod) -> None:
-        if not self._resolves(pod):
+        if not self._resolves(pod) or not self._mounts(pod):
             return  # a resolver would be asked again; here it is looked up once
         moved = self._volumes(pod)
         container = pod.container
@@ -374,6 +374,17 @@ class Kubelet:
             stdin=subprocess.DEVNULL, stdout=pod.output, stderr=pod.output, env=environment, cwd=pod.place,
             start_new_session=True,
         )  # fmt: skip
+
+    def _mounts(self, pod: Pod) -> bool:
+        """Whether every Secret and ConfigMap that the pod mounts is there: until then it waits, as on Kubernetes."""
+        for volume in pod.template["spec"].get("volumes", ()):
+            for plural, one, entry in (
+                ("secrets", "secret", "secretName"),
+                ("configmaps", "configMap", "name"),
+            ):
+                if one in volume and self.kubernetes.get(plural, volume[one][entry]) is None:
+                    return False
+        return True
 
     def _resolves(self, pod: Pod) -> bool:
         """Whether every service that the container names has a pod."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chart_kit import CHART, NAMESPACE, ROOT, helm
+from chart_kit import CHART, NAMESPACE, ROOT, helm, tool
 from kubelet_kit import PROGRAMS, Ended, Kubelet
 from kubernetes_kit import Kubernetes
 from sojourn.actors.client import Client
@@ -86,6 +86,31 @@ class Release:
         for one in sets:
             words += ["--set", one]
         return await self.helm(*words, check=check)
+
+    async def kubectl(self, *words: str, text: str = "") -> None:
+        """Run kubectl against this API server, which validates nothing."""
+        env = {"KUBECONFIG": str(self.kubernetes.kubeconfig), "HOME": str(self.place), "PATH": PROGRAMS}
+        done = await asyncio.to_thread(
+            subprocess.run, [tool("kubectl"), *words, "--namespace", NAMESPACE],
+            input=text, env=env, text=True, capture_output=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+
+    async def apply(self, tag: str, *sets: str) -> None:
+        """`helm template | kubectl apply --server-side`."""
+        words = [
+            "template",
+            "shop",
+            str(CHART),
+            "--values",
+            str(self.place / "values.yaml"),
+            "--set",
+            f"image.tag={tag}",
+        ]
+        for one in sets:
+            words += ["--set", one]
+        rendered = (await self.helm(*words)).stdout
+        await self.kubectl("apply", "--server-side", "--validate=false", "--filename", "-", text=rendered)
 
     async def wait(self, condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
         """Until a condition holds, in a thread."""
