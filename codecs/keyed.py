@@ -71,6 +71,9 @@ def _is_atom(value: Any, levels: int = 3) -> bool:
 def make_keyed(kind: Any, early: dict[str, Any]) -> Any:
     """A fresh instance that has these attributes already."""
     made = kind.__new__(kind)
+    if is_plain(kind):
+        made.__dict__.update(early)  # past a property of that name
+        return made
     for name, each in early.items():
         object.__setattr__(made, name, each)
     return made

@@ -363,6 +363,12 @@ class Node:
         self.name, self.weight = name, weight
         self.table: dict[Any, Any] = {self: [self]}
 
+        self.__dict__["hidden"] = 5
+
+    @property
+    def hidden(self) -> int:
+        return int(self.__dict__["hidden"]) + 1
+
     def __hash__(self) -> int:
         return hash((self.weight, getattr(self, "name", "")))
 
