@@ -26,11 +26,13 @@ class Description:
     """Its public facts."""
     details: Details | None
     """What only its owner knows; None when no node answered."""
+    refusal: str = ""
+    """Why the owner could not say anything: mostly that it lacks the key of the record."""
 
     @property
     def sentence(self) -> str:
         """Why it is not running now (or that it is, or has ended)."""
-        return explain(self.index, self.details)
+        return explain(self.index, self.details, self.refusal)
 
     def facts(self) -> Iterator[tuple[str, object]]:
         """Names and values, for people, the important ones first; some are empty."""
@@ -89,13 +91,15 @@ class Description:
         }
 
 
-def explain(index: Index, details: Details | None) -> str:
+def explain(index: Index, details: Details | None, refusal: str = "") -> str:
     """One sentence: why the actor is not running."""
     who = f"{index.actor} ({index.workflow})"
     if index.status.ended:
         why = f": {details.error}" if details is not None and details.error else ""
         return f"{who} {_ENDED[index.status]} at {moment(index.updated)}{why}."
     said = _held(index, details) or _doing(index, details or Details())
+    if refusal:
+        return f"{who} {said}. Its node cannot open its record: {refusal}."
     if details is None:
         return f"{who} {said}. No node answers for it now; it goes on when one does."
     if details.missing and not details.elsewhere and not index.hold:

@@ -20,7 +20,7 @@ from sojourn.codecs.durations import Duration, duration
 from sojourn.codecs.exceptions_data import rebuild_exception
 from sojourn.codecs.record import Index, Origin, Outcome
 
-from .answers import NO_SUCH_ACTOR, Answer, Question, What
+from .answers import NO_SUCH_ACTOR, UNREADABLE, Answer, Question, What
 from .channel import Channel
 from .description import Description as Description  # of the public face, beside Handle
 from .errors import (
@@ -282,7 +282,8 @@ class Handle(Generic[R]):
         index = await self._requests.index(self.id)
         if index is None:
             raise NoSuchActor(self.id)
-        return Description(index, None)
+        unreadable = answer is not None and answer.error == UNREADABLE
+        return Description(index, None, answer.message if answer is not None and unreadable else "")
 
     async def state(self, timeout: Duration = 10.0) -> Any:
         """What the workflow published last with `publish_state` (None: nothing yet). Raises `NoSuchActor`,

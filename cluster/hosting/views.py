@@ -225,7 +225,7 @@ async def check(
         if found:
             waiting[found] += 1
         else:
-            findings.append(Finding(actor, _problem(actor, stored.payload)))
+            findings.append(Finding(actor, _problem(subjects, keyring, actor, stored.payload)))
     return CheckReport(records, ended, dict(waiting), tuple(findings))
 
 
@@ -270,9 +270,9 @@ async def _armed(broker: Broker, subjects: Subjects, record: Record, timer: int)
     return await broker.read_last(subjects.wake_stream, subject) is not None
 
 
-def _problem(actor: str, data: bytes) -> str:
+def _problem(subjects: Subjects, keyring: Keyring, actor: str, data: bytes) -> str:
     try:
-        index = read_index(data)
+        index = open_record(data, keyring, namespace=subjects.namespace, actor=actor).index
     except RecordError as error:
-        return str(error)
+        return f"its record cannot be opened, so nothing is known of it: {error}"
     return f"{index.status}, waits for {index.wait or 'nothing'}, and nothing will wake it"

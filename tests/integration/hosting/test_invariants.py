@@ -21,6 +21,7 @@ from sojourn.broker.frames import FrameStore
 from sojourn.broker.seam import Publish
 from sojourn.broker.subjects import Token, actor_id, channel_name
 from sojourn.cluster.hosting.views import check
+from sojourn.codecs.keyring import Keyring
 from sojourn.codecs.record import Status
 from sojourn.codecs.seal import seal_record
 
@@ -299,6 +300,11 @@ async def test_i11_every_record_that_has_not_ended_has_something_that_brings_its
     keyring = owner.services.keyring
     report = await check(owner.watcher, owner.subjects, keyring)
     assert report.findings == ()
+    another = Keyring.ephemeral(lambda n: b"o" * n)
+    unread = (await check(owner.watcher, owner.subjects, another)).findings
+    assert {finding.problem.partition(":")[0] for finding in unread} == {
+        "its record cannot be opened, so nothing is known of it"
+    }
     # A record that waits for a timer nobody armed: a bug of ours, planted past the engine.
     timer = await owner.record("i11-timer")
     stored = await FrameStore(owner.watcher, owner.subjects).read(actor_id("i11-timer"))

@@ -59,6 +59,14 @@ def test_the_sentence_says_why(facts: Index, details: Details | None, sentence: 
     assert Description(facts, details).sentence == sentence
 
 
+def test_an_owner_that_cannot_open_the_record_is_not_taken_for_none() -> None:
+    described = Description(index(wait="receive a"), None, "sealed with key 'a', this node has b")
+    assert (
+        described.sentence
+        == "o1 (order) waits: receive a. Its node cannot open its record: sealed with key 'a', this node has b."
+    )
+
+
 def test_the_facts_are_those_that_people_ask_for_first() -> None:
     facts = index(
         wait="receive approval",
