@@ -21,7 +21,7 @@ from .connection import operator, reported
 from .dev_worker import dev_worker
 from .devfile import FOLDER, DevFile, process_lives
 from .failures import CommandFailed, Exit
-from .output import Output, clean, counted
+from .output import Output, clean, counted, waits
 
 if TYPE_CHECKING:
     from sojourn.broker.nats import NatsBroker
@@ -253,12 +253,17 @@ async def _say_ready(session: _Session, process: NodeProcess) -> None:
         session.output.table(
             ("id", "workflow", "waits for", "changed"),
             (
-                (one.index.actor, one.index.workflow, one.index.wait, ", ".join(one.functions))
+                (
+                    one.index.actor,
+                    one.index.workflow,
+                    waits(one.index.wait, time.time()),
+                    ", ".join(one.functions),
+                )
                 for one in changed[:SHOWN]
             ),
         )
         session.output.note(
-            "Undo the change to let them go on, or end them with `sojourn terminate ID`. New ones run the new code."
+            "Undo the change to let them go on, or end them with `sojourn terminate ID...`. New ones run the new code."
         )
 
 

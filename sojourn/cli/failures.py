@@ -103,7 +103,8 @@ def explain(error: BaseException) -> Failure:
         case actors.ResultTimeout():
             return Failure(Exit.TIMED_OUT, str(error))
         case broker.OutcomeUnknown():
-            return Failure(Exit.TIMED_OUT, str(error))
+            hint = "When it never answers: does --role (SOJOURN_ROLE) say the role that this user has?"
+            return Failure(Exit.TIMED_OUT, str(error), hint)
         case broker.Refused() if error.is_denied:
             return Failure(Exit.REFUSED, str(error), _ROLES)
         case broker.Refused() if error.code == NO_ROOM:

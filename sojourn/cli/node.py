@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Literal
@@ -13,15 +14,29 @@ from .connection import Connection, connection_options
 from .failures import told_in_words
 from .keys import key_option, keyring
 from .logs import log_to_stderr
-from .output import Output
+from .output import Output, clean
 from .process import process_options
 from .values import DurationValue
+
+
+def _label(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """A version's usual name has dots, which subjects cannot have: say so with one that fits."""
+    if value is None or re.fullmatch(r"[A-Za-z0-9_=-]{1,128}", value):
+        return value
+    fitting = re.sub(r"[^A-Za-z0-9_=-]+", "-", value)[:128] or "v1"
+    raise click.BadParameter(
+        f"expected letters, digits, `_`, `=` and `-`, received {clean(value)!r}; write {fitting}"
+    )
 
 
 @click.command()
 @click.argument("app")
 @click.option("--node-id", help="Name of this node; one living process may have it.  [default: drawn]")
-@click.option("--deployment", help="Label of this version of your code.  [default: drawn from the code]")
+@click.option(
+    "--deployment",
+    callback=_label,
+    help="Label of this version of your code, such as 1-4-2.  [default: drawn from the code]",
+)
 @key_option
 @click.option(
     "--capacity",

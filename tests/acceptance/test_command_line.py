@@ -230,6 +230,7 @@ def test_describe_says_in_one_sentence_what_it_waits_for(shell: Shell) -> None:
         ("dev app.py", Exit.REFUSED, "runs in this folder already"),
         ("node nowhere --key-file .sojourn/key", Exit.USAGE, "no module named 'nowhere'"),
         ("node app.py --key-file nowhere", Exit.FAILED, "nowhere"),
+        ("node app.py --deployment 1.4.2", Exit.USAGE, "write 1-4-2"),
         ("strat onboard", Exit.USAGE, "Did you mean `start`"),
     ],
 )
