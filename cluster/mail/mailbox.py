@@ -316,13 +316,12 @@ def _wanted(
     if record.index.status.ended:
         pairs = (pair for pair in held if pair[0] not in consumed)
         return [pair for pair in islice(pairs, SWEEP) if pair[0] not in loaded]
-    if ends := record.envelope.ends:
-        pairs = (pair for refs in held.mail.values() for pair in _up_to(ends, refs))
-        if sweep := [pair for pair in islice(pairs, SWEEP) if pair[0] not in loaded]:
-            return sweep
     others = [pair for pair in held.others.items() if pair[0] not in consumed and pair[0] not in loaded]
     if record.envelope.hold is not None:
         return [pair for pair in others if pair[1].kind == "ctl"]
+    if ends := record.envelope.ends:
+        pairs = (pair for refs in held.mail.values() for pair in _up_to(ends, refs))
+        others += (pair for pair in islice(pairs, SWEEP) if pair[0] not in loaded)
     for channel in {
         name for wait in record.envelope.waits if wait.kind == "receive" for name in wait.channels
     }:
