@@ -25,6 +25,7 @@ from functools import lru_cache
 from typing import Any
 
 from . import slots
+from .globals import name_in, name_of_function
 from .identity import Code, CodeNotFound, code_of, known_globals
 from .layout import CREATED, FINISHED, FRAME_DATA, RUNNING, current, no_hooks
 from .liveness import live_mask
@@ -164,7 +165,9 @@ def _finalised(target: Any, at: slots.Standing, dead: int) -> int:
     keep = 0
     indexes = (index for index in range(at.size) if dead >> index & 1)
     for index, value in zip(indexes, slots.values(target, at, dead), strict=True):
-        if type(value) in KINDS or (type(value) in _HOLDERS and _holds_suspended(value)):
+        if type(value) in KINDS:
+            keep |= (module_name(value, target) is None) << index
+        elif type(value) in _HOLDERS and _holds_suspended(value):
             keep |= 1 << index
     return keep
 
@@ -498,12 +501,14 @@ def _held_by(roots: tuple[Any, ...]) -> tuple[list[tuple[Any, types.CodeType, in
                         break
         elif way == _SUSPENDED:
             code = code_object(each)
+            if held and module_name(each, held[0][0]) is not None:
+                continue
             at = slots.standing(each, code)
             held.append((each, code, at.kind))
             queue += slots.values(each, at, at.mask)
             if at.exception:
                 queue.append(slots.handled(each))
-        elif way == _FUNCTION:
+        elif way == _FUNCTION and (each.__closure__ or each.__defaults__) and not _is_held_by_module(each):
             queue += each.__closure__ or ()
             queue += each.__defaults__ or ()
         elif way == _WRAPPED:
@@ -511,10 +516,27 @@ def _held_by(roots: tuple[Any, ...]) -> tuple[list[tuple[Any, types.CodeType, in
         elif way == _PENDING:
             pending.append(each)
             queue += referents(each)
-        elif _is_finished(each):
+        elif way == _FRAME and _is_finished(each):
             # A traceback keeps the variables of functions that have ended; no further than to their generators.
             queue += [held for held in referents(each) if type(held) in KINDS]
     return held, pending
+
+
+def module_name(target: Any, root: Any = None) -> str | None:
+    """The name under which its module, or that of `root`, holds a generator: others go on with it, so it is nobody's own."""
+    if type(target) is types.CoroutineType:
+        return None
+    spaces = {id(space): space for space in (_globals_of(target), root and _globals_of(root)) if space}
+    return name_in(spaces.values(), target)
+
+
+def _is_held_by_module(function: types.FunctionType) -> bool:
+    if "<" in function.__qualname__:
+        return name_of_function(function) is not None
+    found: Any = sys.modules.get(function.__module__ or "")
+    for part in function.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is function
 
 
 def _is_finished(frame: types.FrameType) -> bool:

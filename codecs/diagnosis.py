@@ -149,7 +149,9 @@ def _variables(target: Any) -> Iterator[tuple[str, Any]]:
                 value = value.cell_contents
             except ValueError:
                 continue
-        if type(value) not in coroutines.KINDS and type(value) is not coroutines.WRAPPER:
+        if type(value) in coroutines.KINDS and coroutines.module_name(value, target) is None:
+            continue
+        if type(value) is not coroutines.WRAPPER:
             yield name, value
     exception = slots.handled(target)
     if exception is not None:
@@ -160,7 +162,7 @@ class _Probe(FramePickler):
     """Tries one value: what is suspended inside it is tried on its own, so it counts as storable here."""
 
     def reducer_override(self, value: Any) -> Any:
-        if type(value) in coroutines.KINDS:
+        if type(value) in coroutines.KINDS and coroutines.module_name(value) is None:
             return int, ()
         return super().reducer_override(value)
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .coroutines import CannotCapture
-from .globals import global_value, place_in
+from .globals import global_value, name_of_function, place_in
 from .identity import CodeNotFound, code_of
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ def reduce_function(pickler: FramePickler, function: types.FunctionType) -> Any:
     """By its own name when that leads to it, else by the reference of its code."""
     if "<" not in function.__qualname__ and _named(function) is function:
         return NotImplemented
+    name = name_of_function(function) if function.__closure__ else None
+    if name is not None:
+        return global_value, (function.__module__, name)
     try:
         code = code_of(function.__code__, function.__globals__)
     except CodeNotFound as error:

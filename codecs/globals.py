@@ -53,6 +53,20 @@ def place_of(value: Any) -> tuple[str, str] | None:
     return _place(value, list(sys.modules.values()))
 
 
+def name_in(spaces: Iterable[dict[str, Any]], value: Any) -> str | None:
+    """The name under which one of these namespaces holds exactly this object, or None."""
+    for space in spaces:
+        if id(value) in map(id, list(space.values())):
+            return next((name for name, each in list(space.items()) if each is value), None)
+    return None
+
+
+def name_of_function(function: types.FunctionType) -> str | None:
+    """The name under which its module holds a function that was made in another one, or None."""
+    module = sys.modules.get(function.__module__ or "")
+    return None if module is None else name_in((vars(module),), function)
+
+
 def place_in(module: str | None, value: Any) -> tuple[str, str] | None:
     """The name under which that module holds exactly this object, or None."""
     return _place(value, (sys.modules.get(module or ""),))

@@ -183,6 +183,12 @@ def restore(
 
 
 def _reduce_suspended(pickler: FramePickler, target: Any) -> Any:
+    held = coroutines.module_name(target, pickler.visited[0] if pickler.visited else None)
+    if held is not None:
+        raise CannotCapture(
+            type_name(type(target)),
+            f"a module holds it as `{held}` for all; use that name where it is needed",
+        )
     pickler.visited.append(target)
     code = coroutines.found_code(target)
     return (

@@ -247,3 +247,29 @@ async def loops_over_ordered_dictionaries_that_change(log: Log) -> Any:
     list(ended)
     await tick("ended")
     return list(ended), list(ordered.items())
+
+
+# -- what a module holds ---------------------------------------------------------------------------------
+
+
+def numbering() -> Callable[[], int]:
+    numbers = itertools.count()
+    source = (number for number in numbers)
+    return lambda: next(source)
+
+
+next_number = numbering()
+NUMBERS = (number for number in itertools.count())
+
+
+@program
+async def a_function_that_another_made_for_a_module(log: Log) -> Any:
+    held = next_number
+    held()
+    unread = NUMBERS
+    next(unread)
+    await tick("held")
+    assert next(NUMBERS) >= 0  # neither copied nor ended
+    known = held is next_number
+    await tick("again")
+    return known, held is next_number, held() + 1 == next_number()

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -213,6 +213,24 @@ async def a_generator_of_c_code() -> None:
     with os.scandir(tempfile.gettempdir()) as scan:
         await tick()
         str(scan)
+
+
+def counting() -> Iterator[int]:
+    number = 0
+    while True:
+        yield number
+        number += 1
+
+
+NUMBERS = counting()
+
+
+@stuck("numbers", "", "generator", "a module holds it as `NUMBERS`")
+async def a_generator_of_a_module() -> None:
+    numbers = NUMBERS
+    next(numbers)
+    await tick()
+    next(numbers)
 
 
 @stuck("exec_made", "", "function", "importable module")

@@ -23,6 +23,7 @@ from typing import Any
 import driving
 import frame_programs
 import pytest
+import stuck_programs
 from frame_programs import Managed, tick
 from sojourn.codecs import exceptions, frames, layout
 
@@ -424,3 +425,14 @@ def test_a_restored_traceback_keeps_nothing_of_those_who_restored_it_alive() -> 
     assert restored is not None
     assert restored.tb_frame.f_back is None
     assert not restored.tb_frame.f_locals
+
+
+def test_a_discard_leaves_alone_what_a_module_holds_for_all() -> None:
+    numbers = stuck_programs.NUMBERS
+    target: Any = stuck_programs.a_generator_of_a_module()
+    target.send(None)
+    before = next(numbers)
+    with pytest.raises(frames.CannotSuspend):
+        frames.dump(target)
+    frames.discard(target)
+    assert next(numbers) == before + 1
