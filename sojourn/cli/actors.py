@@ -306,7 +306,7 @@ async def list_actors(
             "waits for",
             "for",
             *(("deployment",) if several else ()),
-            "node",
+            *(() if output.is_narrow else ("node",)),
         ),
         (
             (
@@ -317,7 +317,7 @@ async def list_actors(
                 plain(i.hold_reason) or waits(i.wait, now),
                 age(now - i.updated),
                 *((i.deployment,) if several else ()),
-                i.node,
+                *(() if output.is_narrow else (i.node,)),
             )
             for i in shown
         ),

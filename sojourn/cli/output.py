@@ -32,6 +32,13 @@ LONGEST: Final = 400
 UNFOLDED: Final = 10_000
 """Columns of an output that is no terminal."""
 
+WHOLE: Final = 12
+"""Characters up to which a cell is not folded, however narrow the terminal; states, counts and ages are shorter."""
+GAP: Final = 2
+"""Blanks between two columns."""
+NARROW: Final = 100
+"""Columns below which a terminal is narrow."""
+
 PATIENCE: Final = 2.0
 """Seconds after which a command says what it is doing."""
 REDRAW: Final = 0.2
@@ -147,6 +154,11 @@ class Output:
         return Console(file=self.stdout, highlight=False, width=None if self.stdout.isatty() else UNFOLDED)
 
     @property
+    def is_narrow(self) -> bool:
+        """Whether a table of many columns has to leave the least of them out."""
+        return self.console.width < NARROW
+
+    @property
     def errors(self) -> Console:
         """Standard error as a rich console; sentences are folded by the terminal, so that they can be copied."""
         return Console(file=self.stderr, highlight=False, soft_wrap=True)
@@ -182,10 +194,21 @@ class Output:
             title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold"
         )
         listed = [tuple(row) for row in rows]
+        longest = [
+            max(len(str(text)) for text in (column, *(row[number] for row in listed)))
+            for number, column in enumerate(columns)
+        ]
+        fits = sum(min(most, WHOLE) + GAP for most in longest) - GAP <= self.console.width
         for number, column in enumerate(columns):
             values = [row[number] for row in listed if row[number] != ""]
             figures = bool(values) and all(isinstance(value, int) for value in values)
-            table.add_column(column, overflow="fold", justify="right" if figures else "left")
+            table.add_column(
+                column,
+                overflow="fold",
+                justify="right" if figures else "left",
+                no_wrap=fits and longest[number] <= WHOLE,
+                min_width=min(longest[number], WHOLE) if fits else None,
+            )
         for row in listed:
             table.add_row(*(cell(value) for value in row))
         self._print(table)

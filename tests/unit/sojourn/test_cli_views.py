@@ -170,3 +170,24 @@ async def test_what_takes_long_is_said_once(piped: Output, monkeypatch: pytest.M
         pass
     assert isinstance(piped.stderr, io.StringIO)
     assert piped.stderr.getvalue() == "it waits for you\n"
+
+
+@pytest.mark.parametrize("columns", [6, 12])
+def test_a_narrow_terminal_folds_what_is_long_and_loses_no_column(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """States and counts stay whole where there is room for that; else every column is folded, and none is left out."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    output = Output(False, Terminal(), io.StringIO())
+    names = [f"{number:02}column" for number in range(columns)]
+    cells = [
+        "quarantined",
+        "words that are folded " * 5,
+        *(f"{number:02}cell" for number in range(2, columns)),
+    ]
+    output.table(names, [cells])
+    text = re.sub(r"\x1b\[[0-9;]*m", "", said(output))
+    assert all(name[:3] in text for name in names)
+    assert all(cell[:3] in text for cell in cells)
+    assert ("quarantined" in text) == (columns == 6)
