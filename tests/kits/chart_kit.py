@@ -190,9 +190,10 @@ def render_text(
         words += ["--values", str(file)]
     for one in sets:
         words += ["--set", one]
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as written:
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".yaml") as written:
         if values is not None:
-            json.dump(dict(values), written)  # YAML too, and without the words that YAML takes for true
+            # YAML too, without the words that YAML takes for true; and without pairs of escapes, which it does not know
+            json.dump(dict(values), written, ensure_ascii=False)
             written.flush()
             words += ["--values", written.name]
         return helm(*words, check=check)
