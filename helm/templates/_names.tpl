@@ -162,6 +162,14 @@ version as a node does: queues are shared by versions, so what stays of the old 
 {{- dict "workers" $found | toJson -}}
 {{- end -}}
 
+{{/* Labels of this release's metrics, for queries: where the chart's own monitor scrapes, those of another release in the namespace are not meant. */}}
+{{- define "sojourn.scope" -}}
+namespace={{ .Release.Namespace | quote }}
+{{- if .Values.serviceMonitor.enabled -}}
+,service="{{ include "sojourn.fullname" . }}-metrics"
+{{- end -}}
+{{- end -}}
+
 {{/* What KEDA scales is named after its Deployment. KEDA names an autoscaler `keda-hpa-NAME`, which has 63 characters. */}}
 {{- define "sojourn.scaledName" -}}
 {{- if gt (len .) 54 -}}

@@ -44,7 +44,7 @@ def test_queries_parse() -> None:
 
 def test_queries_ask_for_metrics_and_labels_that_nodes_have() -> None:
     known = {shown: one for name, one in METRICS.items() for shown in names(one.kind, name)}
-    around = {"namespace", "pod", "node", "deployment", "le"}
+    around = {"namespace", "service", "pod", "node", "deployment", "le"}
     for title, query in queries():
         found = NAME.findall(query)
         assert found, title
@@ -79,6 +79,23 @@ def test_every_alert_says_what_to_do() -> None:
             assert rule["annotations"]["summary"]
             assert rule["annotations"]["description"]
             assert "%" not in rule["expr"]
+
+
+def test_a_release_that_is_down_is_noticed_beside_another_in_its_namespace() -> None:
+    """By the Service of the chart's monitor, which Prometheus puts on what it scrapes there."""
+    for enabled, scope in (
+        ("true", 'namespace="apps",service="rel-sojourn-metrics"'),
+        ("false", 'namespace="apps"'),
+    ):
+        sets = ["prometheusRule.enabled=true", f"serviceMonitor.enabled={enabled}"]
+        objects = render(CHART / "ci/external.yaml", sets=sets)
+        (alert,) = [
+            rule["expr"]
+            for group in objects.one("PrometheusRule")["spec"]["groups"]
+            for rule in group["rules"]
+            if rule["alert"] == "SojournNoNodes"
+        ]
+        assert alert == f"absent(sojourn_partitions{{{scope}}})"
 
 
 def test_keda_and_the_autoscaler_ask_for_a_metric_that_nodes_have() -> None:

@@ -115,7 +115,7 @@ def test_they_scale_by_cpu_and_by_the_depth_of_their_queue_never_by_depth_alone(
     (scaled,) = objects.of("ScaledObject")
     assert [trigger["type"] for trigger in scaled["spec"]["triggers"]] == ["cpu", "prometheus"]
     assert (
-        'sojourn_step_queue_depth{namespace="apps",queue="ocr"}'
+        'sojourn_step_queue_depth{namespace="apps",service="rel-sojourn-metrics",queue="ocr"}'
         in scaled["spec"]["triggers"][1]["metadata"]["query"]
     )
     for name, one in by_name(objects).items():
