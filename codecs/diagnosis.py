@@ -39,6 +39,8 @@ _REMEDIES = (
     ("uvloop", "", "it belongs to an event loop; use Sojourn's counterpart, or keep it inside a step"),
     ("concurrent", "", "take its result before the await, or keep it inside a step"),
     ("sqlite3", "", "open the connection inside a step, with `resource` or by hand"),
+    ("tempfile", "", "make it inside a step; across awaits keep its path, and remove it in a `finally`"),
+    ("weakref", "finalize", "it would call its function when this copy is dropped; clean up in a `finally`"),
     ("weakref", "", "hold the object itself, or look it up again after the await"),
     ("functools", "_lru_cache_wrapper", "define the function with its cache at module level"),
     ("re", "Match", "take the groups you need before the await"),

@@ -18,6 +18,7 @@ import functools
 import io
 import pickle
 import types
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -232,6 +233,11 @@ def _refuse(remedy: str) -> Reducer:
     return refuse
 
 
+def _refuse_finalizer(_: FramePickler, value: Any) -> Any:
+    """`diagnosis` names what it belongs to."""
+    raise pickle.PicklingError("it would call its function when this copy is dropped")
+
+
 def type_name(kind: type) -> str:
     """The name of a class as an error shows it."""
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
@@ -273,6 +279,7 @@ _REDUCERS: dict[type, Reducer | None] = {
     contextvars.ContextVar: reduce_context_variable,
     types.CodeType: _refuse("code is never stored; keep the function instead"),
     types.FrameType: _refuse("frames are never stored; keep what you need of it as text"),
+    weakref.finalize: _refuse_finalizer,
 }
 _FIXED = frozenset(_REDUCERS)
 _TYPE_LIMIT = 20_000

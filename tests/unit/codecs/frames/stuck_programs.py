@@ -215,6 +215,21 @@ async def a_generator_of_c_code() -> None:
         str(scan)
 
 
+@stuck("directory", "", "tempfile.TemporaryDirectory", "make it inside a step")
+async def a_temporary_directory() -> None:
+    """Moved, it would be removed with the copy that stays behind."""
+    directory = tempfile.TemporaryDirectory()
+    await tick()
+    directory.cleanup()
+
+
+@stuck("cleaning", "", "weakref.finalize", "clean up in a `finally`")
+async def a_finalizer() -> None:
+    cleaning = weakref.finalize(tick, print)
+    await tick()
+    cleaning.detach()
+
+
 def counting() -> Iterator[int]:
     number = 0
     while True:
