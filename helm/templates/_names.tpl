@@ -99,6 +99,7 @@ A version's label from its image's tag or digest: what Kubernetes takes as a par
     "state" (default "current" .state)
     "weight" (int (default 100 .weight))
     "replicas" (int (ternary .replicas $root.Values.node.replicas (hasKey . "replicas")))
+    "sized" (hasKey . "replicas")
     "resources" (default $root.Values.node.resources .resources)
     "capacity" (default $root.Values.node.capacity .capacity) -}}
 {{- if and (hasKey . "weight") (eq (int .weight) 0) -}}
@@ -138,6 +139,7 @@ version as a node does: queues are shared by versions, so what stays of the old 
     "pullPolicy" $version.pullPolicy
     "state" $version.state
     "replicas" (int (ternary $given.replicas 1 (hasKey $given "replicas")))
+    "sized" (hasKey $given "replicas")
     "concurrency" (int (default 0 $given.concurrency))
     "drainSeconds" (int (default $node.drainSeconds $given.drainSeconds))
     "resources" (default $node.resources $given.resources)

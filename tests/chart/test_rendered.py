@@ -301,6 +301,20 @@ def test_listed_versions_stand_beside_each_other_each_with_what_it_says() -> Non
     assert (env["WANTED"], env["LISTED"]) == ("v2,v3", "v1")
 
 
+def test_a_version_that_begins_to_drain_keeps_the_size_that_its_autoscaler_gave_it() -> None:
+    """Helm 4 would refuse to take it back, and Helm 3 would drain most of its nodes at once."""
+    versions = [
+        {"label": "v1", "image": {"tag": "v1"}, "state": "draining"},
+        {"label": "v2", "image": {"tag": "v2"}},
+    ]
+    for kind, sized in (("", 2), ("hpa", None)):
+        found = deployments(render(EXTERNAL, values={"versions": versions, "autoscaling": {"kind": kind}}))
+        assert found["v1"]["spec"].get("replicas") == sized
+    versions[0]["replicas"] = 3
+    found = deployments(render(EXTERNAL, values={"versions": versions, "autoscaling": {"kind": "hpa"}}))
+    assert found["v1"]["spec"]["replicas"] == 3
+
+
 def test_a_pod_has_the_time_that_its_drain_takes() -> None:
     for seconds in (30, 300):
         (found,) = deployments(render(EXTERNAL, sets=[f"node.drainSeconds={seconds}"])).values()

@@ -119,7 +119,8 @@ def test_they_scale_by_cpu_and_by_the_depth_of_their_queue_never_by_depth_alone(
         in scaled["spec"]["triggers"][1]["metadata"]["query"]
     )
     for name, one in by_name(objects).items():
-        scales = name in (f"{GPU}-v2", "ocr-v2")
+        scaled_before = "ocr-v1"  # it drains: what its autoscaler set stays
+        scales = name in (f"{GPU}-v2", "ocr-v2", scaled_before)
         assert ("replicas" in one["spec"]) == (not scales), name
 
 
