@@ -302,30 +302,38 @@ class Partition:
                 await host.wait_rest(LOOK_SECONDS)
 
     async def _tick(self) -> None:
-        """About once a second: floors, idle hot actors, mail for nobody that has expired."""
+        """About once a second, whatever goes wrong in it: nobody else would look at what is looked at here."""
         serving, services = self._serving, self._services
         timers = LateTimers(services.broker, services.subjects, serving.p)
         strays = Strays(services.held, serving.p)
         look = services.monotonic() + services.random.uniform(0.0, LOOK_AT_TIMERS_SECONDS)
         while not serving.over:
             await asyncio.sleep(TICK_SECONDS)
-            await serving.floors.refresh()
-            if not serving.lane and services.monotonic() >= look:
-                look = services.monotonic() + LOOK_AT_TIMERS_SECONDS
-                await self._look_at_timers(timers)
-                await self._look_for_strays(strays)
-            evicted = services.hot_cache.evict_idle(services.monotonic())
-            if evicted:
-                services.meter.count("evicted", evicted)
-            now = services.monotonic()
-            due = (actor for actor, look in serving.away.items() if look.at <= now)
-            for actor in tuple(islice(due, AWAY_LOOKS)):
-                self._host(actor).look_away()
-            now = services.clock.now()
-            for actor in [actor for actor, expires in serving.unknown.items() if expires <= now]:
-                del serving.unknown[actor]  # its loop notes the next time, if there is one
-                self._host(actor).wake()
-            serving.unknown_events = sum(len(serving.held.of(actor)) for actor in serving.unknown)
+            try:
+                await serving.floors.refresh()
+                if not serving.lane and services.monotonic() >= look:
+                    look = services.monotonic() + LOOK_AT_TIMERS_SECONDS
+                    await self._look_at_timers(timers)
+                    await self._look_for_strays(strays)
+                self._look_around()
+            except Exception:
+                services.log.exception("partition %d: a defect in its housekeeping", serving.p)
+
+    def _look_around(self) -> None:
+        """Idle hot actors, actors on lanes whose held events nobody took, mail for nobody that has expired."""
+        serving, services = self._serving, self._services
+        now = services.monotonic()
+        for actor in tuple(
+            islice((actor for actor, look in serving.away.items() if look.at <= now), AWAY_LOOKS)
+        ):
+            self._host(actor).look_away()
+        now = services.clock.now()
+        for actor in [actor for actor, expires in serving.unknown.items() if expires <= now]:
+            del serving.unknown[actor]  # its loop notes the next time, if there is one
+            self._host(actor).wake()
+        serving.unknown_events = sum(len(serving.held.of(actor)) for actor in serving.unknown)
+        if evicted := services.hot_cache.evict_idle(services.monotonic()):
+            services.meter.count("evicted", evicted)
 
     async def _look_at_timers(self, timers: LateTimers) -> None:
         """Some of the armed timers: what the broker failed to fire is armed again."""
