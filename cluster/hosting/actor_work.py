@@ -17,7 +17,7 @@ from sojourn.actors.events import Decision, StepDone, Verdict
 from sojourn.actors.joining import AT_ONCE
 from sojourn.broker.seam import Publish
 from sojourn.broker.subjects import ActorId, Token
-from sojourn.cluster.mail.mailbox import MOVE_AFTER_SECONDS, UNKNOWN_SECONDS, Mailbox
+from sojourn.cluster.mail.mailbox import MOVE_AFTER_SECONDS, UNKNOWN_SECONDS, Fetched, Mailbox
 from sojourn.cluster.mail.mailroom import HeldRef, Item, Phase
 from sojourn.cluster.mail.moves import Parcel
 
@@ -121,10 +121,12 @@ class ActorWork:
             return True
         if hot.record is None:
             self._remember_unknown()
-        if serving.held.of(self.actor) and await self.mailbox.fetch_held(
-            hot.record, serving.services.clock.now()
-        ):
-            return True
+        if serving.held.of(self.actor):
+            fetched = await self.mailbox.fetch_held(hot.record, serving.services.clock.now())
+            if fetched is Fetched.GONE:
+                self.in_doubt = True
+            if fetched is not Fetched.NOTHING:
+                return True
         decided = verdicts(serving, hot, self.mailbox)
         consume = decided.first
         if consume is not None and consume[0].event.kind in CONTROL and not serving.releasing:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
+from enum import Enum
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final
 
@@ -36,6 +37,15 @@ FETCH: Final = 8
 """Held mails of one channel that are read at a time."""
 SWEEP: Final = 64
 """Held events of an ended or unknown actor that are read at a time."""
+
+
+class Fetched(Enum):
+    """What came of reading held events; of several, the last of these."""
+
+    NOTHING = 0
+    ADDED = 1
+    GONE = 2
+    """One that the record waits for is not stored: somebody else has taken it, and the record is not the newest."""
 
 
 class Mailbox:
@@ -101,33 +111,36 @@ class Mailbox:
         item = self._items.get(origin)
         return (item is not None and item.delivery is not None) or self._serving.held.has(self._actor, origin)
 
-    async def fetch_held(self, record: Record | None, now: float) -> bool:
-        """Read the held events that could be used now, each from the leader; whether any was added. Raises `BrokerError`.
+    async def fetch_held(self, record: Record | None, now: float) -> Fetched:
+        """Read the held events that could be used now, each from the leader. Raises `BrokerError`.
 
         Reading them after the record is the second look that the load asks for: another owner may have deleted them meanwhile.
         """
         held = self._serving.held.of(self._actor)
         if not held.others and not held.mail:
-            return False
+            return Fetched.NOTHING
         wanted = _wanted(held, record, now, self._items)
         if not wanted:
-            return False
-        return any(await asyncio.gather(*(self._fetch(origin, ref) for origin, ref in wanted)))
+            return Fetched.NOTHING
+        found = await asyncio.gather(*(self._fetch(origin, ref) for origin, ref in wanted))
+        return max(found, key=lambda one: one.value)
 
-    async def _fetch(self, origin: Origin, ref: HeldRef) -> bool:
+    async def _fetch(self, origin: Origin, ref: HeldRef) -> Fetched:
         services = self._serving.services
         held = await services.held.event(ref.seq)
         if held is None:
             self._serving.held.remove(self._actor, origin)
-            return False
+            return Fetched.GONE
         if origin in self._items:
-            return False
+            return Fetched.NOTHING
         found = held_arrival(held, services)
         if isinstance(found, Unparsable):
-            return False  # it was parsed when it was delivered; a newer Sojourn wrote it, and will read it
+            return (
+                Fetched.NOTHING
+            )  # it was parsed when it was delivered; a newer Sojourn wrote it, and will read it
         event, parsed, stored = found
         self._items[origin] = Item(event, parsed, stored, services.monotonic(), held_seq=ref.seq)
-        return True
+        return Fetched.ADDED
 
     # ---- out: consumed
 

@@ -301,9 +301,15 @@ class _ActorActions:
         return N._replace(held=frozenset(h for h in N.held if h[1].actor != self.a))
 
     def _look(self, S: State) -> State:
-        N, a = S.nodes[self.i], self.a
+        N, a, rec = S.nodes[self.i], self.a, self.rec
+        assert rec is not None
         held = frozenset(h for h in N.held if h[1].actor != a or h in S.held)
-        return with_node(S, self.i, N._replace(held=held, looked=put(N.looked, a, 1)))
+        wanted = any(decide(self.cfg, a, rec, h[1]) == CONSUME for h in N.held - held)
+        if self.cfg.rules["held_gone_reloads"] and wanted:
+            N = forget(N, a)  # somebody else has taken it: the record that was read is not the newest
+        else:
+            N = N._replace(looked=put(N.looked, a, 1))
+        return with_node(S, self.i, N._replace(held=held))
 
     def _forget(self, S: State) -> State:
         return with_node(S, self.i, forget(S.nodes[self.i], self.a))

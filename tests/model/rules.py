@@ -36,6 +36,7 @@ RULES: dict[str, Any] = {
     "attach": "recreate",  # delete and create consumers; "reset": the old pull stays alive
     "reattach": True,  # the same owner attaches anew after a cut
     "look_after_load": True,  # held events are read after the record
+    "held_gone_reloads": True,  # a held event that the record waits for and that is gone says that the record is an old one
     "look_after_overtaken": True,  # also when the load follows a commit that turned out to be another's
     "moved_read_again": True,  # also what was delivered beside its held copy, and is being acknowledged
     "release_running": True,  # a release waits until every pending call really runs

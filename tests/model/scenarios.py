@@ -205,6 +205,12 @@ VARIANTS = (
         Budget(stale=1),
         eager=True,
     ),
+    Variant(
+        "a held event that is gone says nothing of the record",
+        {"held_gone_reloads": False},
+        "dead",
+        Budget(stale=1),
+    ),
     Variant("no fence in HELD", {"fence": False}, "mail", Budget(stale=1), eager=True),
     Variant("no expectation, what is late", {"fence": False}, "mail", Budget(late=1)),
     Variant("no fence at the attach", {"fence_at_attach": False}, "mail", Budget(stale=1), eager=True),

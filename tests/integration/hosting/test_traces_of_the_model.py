@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from sojourn.actors.channel import Channel
@@ -11,7 +13,10 @@ from sojourn.actors.registry import Registry
 from sojourn.actors.step import step
 from sojourn.actors.verbs import spawn
 from sojourn.actors.workflow import workflow
-from sojourn.broker.seam import Delivery
+from sojourn.broker.absence import ALL
+from sojourn.broker.nats import NatsBroker
+from sojourn.broker.seam import Delivery, Stored
+from sojourn.broker.subjects import Subjects
 from sojourn.codecs.record import Origin, Status
 
 from .conftest import Crash, MakeOwner, completed
@@ -49,6 +54,12 @@ async def short(n: int) -> int:
 
 
 @workflow(registry=REGISTRY)
+async def other_then_note() -> int:
+    await other.receive()
+    return await note.receive()
+
+
+@workflow(registry=REGISTRY)
 async def note_other_note() -> list[int]:
     return [await note.receive(), await other.receive(), await note.receive()]
 
@@ -83,11 +94,13 @@ async def test_a_restart_whose_owner_dies_before_the_flush_still_cancels_the_chi
 
 
 class Halt(Crash):
-    """A fault that shuts its owner's gate when it is about to commit what user code did."""
+    """A fault that shuts its owner's gate when it is for the `count`th time about to commit what user code did."""
 
     def __call__(self, point: str, about: str = "") -> None:
         if self.count and point == self.point and about == self.about:
-            self.count = 0
+            self.count -= 1
+            if self.count:
+                return
             assert self.owner is not None
             self.owner.services.gate.shut("the test holds it up")
             self.happened.set()
@@ -160,6 +173,61 @@ async def test_what_a_later_owner_moved_is_not_forgotten_by_a_former_one(
     assert completed(await second.until_ended("m3")) == [1, 2]
     await second.until_quiet()
     assert await second.messages("held") == 0
+
+
+class HeldBack:
+    """A connection that asks for a held event only when the test lets it."""
+
+    def __init__(self, broker: NatsBroker, stream: str) -> None:
+        self._broker = broker
+        self._stream = stream
+        self.met = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._broker, name)
+
+    async def read_next(self, stream: str, subject_filter: str, seq: int) -> Stored | None:
+        if stream == self._stream and subject_filter == ALL:
+            self.met.set()
+            await self.go_on.wait()
+        return await self._broker.read_next(stream, subject_filter, seq)
+
+
+async def test_a_held_event_that_somebody_else_took_says_that_the_record_is_an_old_one(
+    owners: MakeOwner,
+    connect: Callable[[], Awaitable[NatsBroker]],
+    subjects: Subjects,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its former owner ended the actor, and died before it had seen what else was there. The present one, which had read the record
+    before that, kept mail for an actor that it took for suspended until something came that the actor waited for.
+    """
+    monkeypatch.setattr("sojourn.cluster.mail.mailbox.MOVE_AFTER_SECONDS", 0.0)
+    early = Halt("before_user_commit", 3, "m8")
+    first = await owners(fault=early)
+    await first.start("m8", "other_then_note")
+    await first.until_waiting("m8", "receive")
+    await first.signal("m8", "note", 1)
+    await first.until_messages("held", 1)
+    await first.until_quiet()
+    await first.signal("m8", "other", 1)
+    await early.happened.wait()
+
+    held_back: Any = HeldBack(await connect(), subjects.held_stream)
+    second = await owners(broker=held_back)
+    await held_back.met.wait()  # it has read the record, and is about to read the held mail
+    first.services.gate.open()
+    assert completed(await first.until_ended("m8")) == 1
+    await first.until_messages("held", 0)
+    first.die()
+    await second.signal("m8", "other", 2)
+    held_back.go_on.set()
+
+    await second.until_messages("mail", 0)
+    await second.until_quiet()
+    await second.until_messages("held", 0)
+    assert len(await second.dead_reasons()) == 1
 
 
 async def test_mail_with_a_dead_letter_is_not_consumed_by_a_later_run(owners: MakeOwner) -> None:
