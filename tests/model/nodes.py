@@ -304,12 +304,11 @@ class _ActorActions:
         N, a, rec = S.nodes[self.i], self.a, self.rec
         assert rec is not None
         held = frozenset(h for h in N.held if h[1].actor != a or h in S.held)
-        wanted = any(decide(self.cfg, a, rec, h[1]) == CONSUME for h in N.held - held)
-        if self.cfg.rules["held_gone_reloads"] and wanted:
-            N = forget(N, a)  # somebody else has taken it: the record that was read is not the newest
-        else:
-            N = N._replace(looked=put(N.looked, a, 1))
-        return with_node(S, self.i, N._replace(held=held))
+        taken = any(decide(self.cfg, a, rec, h[1]) == CONSUME for h in N.held - held)
+        N = N._replace(held=held, looked=put(N.looked, a, 1))
+        if taken and self.cfg.rules["held_gone_reloads"]:
+            N = forget(N, a)  # by somebody else: the record that was read is not the newest
+        return with_node(S, self.i, N)
 
     def _forget(self, S: State) -> State:
         return with_node(S, self.i, forget(S.nodes[self.i], self.a))
