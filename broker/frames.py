@@ -149,6 +149,20 @@ class FrameStore:
             if isinstance(parsed, Frame) and stored.payload:
                 yield parsed.actor, _record(stored)
 
+    async def sample(self, count: int, *, newest: bool) -> AsyncIterator[tuple[ActorId, StoredRecord]]:
+        """At most so many of the records that were stored first, or last, from any replica. The record that was stored last of all may
+        be all that is found of the newest, where others of its kind replaced former ones.
+        """
+        stream, first = self._subjects.frames_stream, 1
+        if newest:
+            first = max(1, (await self._broker.stream_info(stream)).last_seq - count)
+        async for stored in self._broker.scan(
+            stream, self._subjects.frames_filter, from_seq=first, limit=count
+        ):
+            parsed = self._subjects.parse(stored.subject)
+            if isinstance(parsed, Frame) and stored.payload:
+                yield parsed.actor, _record(stored)
+
     async def newest(self) -> AsyncIterator[tuple[ActorId, StoredRecord]]:
         """Each actor's newest record, once, from any replica: for views, not for decisions. It remembers 64 bytes of each actor.
 

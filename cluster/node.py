@@ -44,6 +44,7 @@ from .garbage import settle
 from .health import HealthServer, Verdict
 from .hosting.partition import Partition
 from .hosting.services import Fault, PartitionFactory
+from .key_check import check_keys
 from .lives import Lives, new_event_loop
 from .membership import Membership
 from .metrics import Metrics
@@ -200,6 +201,7 @@ class Node:
         if options.app_name is not None and topology.app != options.app_name:
             raise OtherApp(options.namespace, topology.app, options.app_name)
         subjects = topology.subjects
+        await check_keys(broker, subjects, options.keyring)
         clock = BrokerClock(broker, subjects.wake_stream)
         await clock.sync()
         deployment = deployments.describe(registry, app=options.app, label=options.deployment)
