@@ -8,17 +8,23 @@ itself rarely, and in full when memory in use has grown by a bounded part.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 COLLECT_AT: Final = (10_000, 20, 20)
 """Thresholds of the garbage collector in a node's process; CPython's own are (700, 10, 10)."""
-GROWTH: Final = 300_000
-"""Blocks allocated since the last full collection, less those freed, at which the next is due (about 25 MB), or half as many as
+GROWTH: Final = 100_000
+"""Blocks allocated since the last full collection, less those freed, at which the next is due (about 8 MB), or half as many as
 were in use then, if that is more: what is in use is walked each time.
 """
+REST: Final = 10_000
+"""A node is at rest while its blocks differ by less than this from those of the last look."""
+REST_LOOKS: Final = 10
+"""Looks at rest after which it collects once: what an actor leaves behind lies there only when it is parked, seconds after its work."""
 
 
 def settle() -> None:
@@ -34,14 +40,26 @@ class Garbage:
     def __init__(self, blocks: Callable[[], int] = sys.getallocatedblocks) -> None:
         """`blocks`: how many are allocated now."""
         self._blocks = blocks
-        self._least = blocks()
+        self._least = self._last = blocks()
+        self._rested = 0
 
     def collect(self) -> bool:
         """Collect if that is due, in tens of milliseconds; whether it was."""
-        blocks = self._blocks()
+        blocks, last = self._blocks(), self._last
+        self._rested = self._rested + 1 if abs(blocks - last) < REST else 0
+        self._last = blocks
         self._least = min(self._least, blocks)
-        if blocks - self._least < max(GROWTH, self._least // 2):
+        at_rest = self._rested == REST_LOOKS
+        if not at_rest and blocks - self._least < max(GROWTH, self._least // 2):
             return False
         gc.collect()
-        self._least = self._blocks()
+        if at_rest:
+            _give_back()
+        self._least = self._last = self._blocks()
         return True
+
+
+def _give_back() -> None:
+    """Give freed memory back to the system, where the C library can (glibc keeps what lies between pages in use)."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)

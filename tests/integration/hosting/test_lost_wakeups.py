@@ -73,6 +73,8 @@ class Unsteady:
         self.met = asyncio.Event()
         self.go_on = asyncio.Event()
         self.answers_batches = True
+        self.may_store = asyncio.Event()
+        """While batches get no answer: set once they may be stored."""
         self.batch_stored = asyncio.Event()
 
     def __getattr__(self, name: str) -> Any:
@@ -92,6 +94,7 @@ class Unsteady:
         if self.answers_batches:
             await self._stall(BATCH)
             return await self._broker.publish_batch(messages, timeout=timeout)
+        await self.may_store.wait()
         if not self.batch_stored.is_set():
             await self._broker.publish_batch(messages, timeout=timeout)
             self.batch_stored.set()
@@ -169,6 +172,7 @@ async def test_what_was_moved_without_the_owner_hearing_of_it_before_it_attached
     await owner.until(
         "a", lambda record: record.index.resumes == 2
     )  # the first was moved, and the lane was nudged
+    unsteady.may_store.set()
     await unsteady.batch_stored.wait()
     for _ in range(LOADS):  # many others are looked at first
         await serving.loads.acquire()
