@@ -141,27 +141,20 @@ class FrameStore:
             if facts is not None:
                 yield facts, stored.seq
 
-    async def scan(self) -> AsyncIterator[tuple[ActorId, StoredRecord]]:
+    def scan(self) -> AsyncIterator[tuple[ActorId, StoredRecord]]:
         """Every record with its data, from any replica: for views, not for decisions."""
-        stream, records = self._subjects.frames_stream, self._subjects.frames_filter
-        async for stored in self._broker.scan(stream, records):
-            parsed = self._subjects.parse(stored.subject)
-            if isinstance(parsed, Frame) and stored.payload:
-                yield parsed.actor, _record(stored)
+        return self._records()
 
     async def sample(self, count: int, *, newest: bool) -> AsyncIterator[tuple[ActorId, StoredRecord]]:
         """At most so many of the records that were stored first, or last, from any replica. The record that was stored last of all may
         be all that is found of the newest, where others of its kind replaced former ones.
         """
-        stream, first = self._subjects.frames_stream, 1
+        first = 1
         if newest:
-            first = max(1, (await self._broker.stream_info(stream)).last_seq - count)
-        async for stored in self._broker.scan(
-            stream, self._subjects.frames_filter, from_seq=first, limit=count
-        ):
-            parsed = self._subjects.parse(stored.subject)
-            if isinstance(parsed, Frame) and stored.payload:
-                yield parsed.actor, _record(stored)
+            info = await self._broker.stream_info(self._subjects.frames_stream)
+            first = max(1, info.last_seq - count)
+        async for found in self._records(from_seq=first, limit=count):
+            yield found
 
     async def newest(self) -> AsyncIterator[tuple[ActorId, StoredRecord]]:
         """Each actor's newest record, once, from any replica: for views, not for decisions. It remembers 64 bytes of each actor.
@@ -180,6 +173,15 @@ class FrameStore:
             if number not in seen and record.revision >= newest.get(number, 0):
                 seen.add(number)
                 yield actor, record
+
+    async def _records(
+        self, *, from_seq: int = 1, limit: int | None = None
+    ) -> AsyncIterator[tuple[ActorId, StoredRecord]]:
+        stream, records = self._subjects.frames_stream, self._subjects.frames_filter
+        async for stored in self._broker.scan(stream, records, from_seq=from_seq, limit=limit):
+            parsed = self._subjects.parse(stored.subject)
+            if isinstance(parsed, Frame) and stored.payload:
+                yield parsed.actor, _record(stored)
 
 
 def _record(stored: Stored) -> StoredRecord:

@@ -135,9 +135,8 @@ class Mailbox:
             return Fetched.NOTHING
         found = held_arrival(held, services)
         if isinstance(found, Unparsable):
-            return (
-                Fetched.NOTHING
-            )  # it was parsed when it was delivered; a newer Sojourn wrote it, and will read it
+            # It was parsed when it was delivered; a newer Sojourn wrote it, and will read it.
+            return Fetched.NOTHING
         event, parsed, stored = found
         self._items[origin] = Item(event, parsed, stored, services.monotonic(), held_seq=ref.seq)
         return Fetched.ADDED

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 from sojourn.actors.channel import Channel
@@ -13,13 +12,13 @@ from sojourn.actors.registry import Registry
 from sojourn.actors.step import step
 from sojourn.actors.verbs import spawn
 from sojourn.actors.workflow import workflow
-from sojourn.broker.absence import ALL
 from sojourn.broker.nats import NatsBroker
-from sojourn.broker.seam import Delivery, Stored
+from sojourn.broker.seam import Delivery
 from sojourn.broker.subjects import Subjects
 from sojourn.codecs.record import Origin, Status
 
 from .conftest import Crash, MakeOwner, completed
+from .test_lost_wakeups import Unsteady
 
 pytestmark = pytest.mark.integration
 
@@ -175,25 +174,6 @@ async def test_what_a_later_owner_moved_is_not_forgotten_by_a_former_one(
     assert await second.messages("held") == 0
 
 
-class HeldBack:
-    """A connection that asks for a held event only when the test lets it."""
-
-    def __init__(self, broker: NatsBroker, stream: str) -> None:
-        self._broker = broker
-        self._stream = stream
-        self.met = asyncio.Event()
-        self.go_on = asyncio.Event()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._broker, name)
-
-    async def read_next(self, stream: str, subject_filter: str, seq: int) -> Stored | None:
-        if stream == self._stream and subject_filter == ALL:
-            self.met.set()
-            await self.go_on.wait()
-        return await self._broker.read_next(stream, subject_filter, seq)
-
-
 async def test_a_held_event_that_somebody_else_took_says_that_the_record_is_an_old_one(
     owners: MakeOwner,
     connect: Callable[[], Awaitable[NatsBroker]],
@@ -214,7 +194,8 @@ async def test_a_held_event_that_somebody_else_took_says_that_the_record_is_an_o
     await first.signal("m8", "other", 1)
     await early.happened.wait()
 
-    held_back: Any = HeldBack(await connect(), subjects.held_stream)
+    held_back = Unsteady(await connect())
+    held_back.stalled = subjects.held_stream
     second = await owners(broker=held_back)
     await held_back.met.wait()  # it has read the record, and is about to read the held mail
     first.services.gate.open()
