@@ -113,10 +113,21 @@ def _sets_its_dictionary(kind: type) -> bool:
 def _forgets(kind: type) -> bool:
     """Whether a class has attributes that the `__getstate__` made for its base does not know: that of attrs or of a dataclass."""
     base = _owner(kind, "__getstate__")
-    made = "__attrs_attrs__" in vars(base) or (
-        dataclasses.is_dataclass(base) and vars(base).get("__getstate__") is _DATACLASS_STATE
-    )
-    return made and base is not kind and bool(kind.__dictoffset__) and not base.__dictoffset__
+    return _is_made(base) and base is not kind and bool(kind.__dictoffset__) and not base.__dictoffset__
+
+
+def has_made_state(kind: type) -> bool:
+    """Whether instances are stored by the `__getstate__` that attrs or `dataclass` made for their slots, and by nothing else."""
+    by_default = _owner(kind, "__reduce_ex__", "__reduce__") is object
+    return by_default and _is_made(_owner(kind, "__getstate__"))
+
+
+def _is_made(base: type) -> bool:
+    """Whether attrs or `dataclass` wrote the `__getstate__` of that class."""
+    made = vars(base).get("__getstate__")
+    if "__attrs_attrs__" in vars(base):
+        return isinstance(made, types.FunctionType) and made.__code__.co_name == "slots_getstate"
+    return made is not None and made is _DATACLASS_STATE
 
 
 _DATACLASS_STATE = getattr(dataclasses, "_dataclass_getstate", None)

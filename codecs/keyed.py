@@ -7,6 +7,7 @@ that cannot lead back are given at once, when the object is made: numbers, texts
 
 from __future__ import annotations
 
+import copyreg
 import dataclasses
 import datetime
 import decimal
@@ -16,6 +17,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from .globals import is_plain, reduce_stateless
+from .heirs import has_made_state
 
 if TYPE_CHECKING:
     from .pickler import FramePickler
@@ -30,15 +32,13 @@ _ATOMS = frozenset(
 
 def has_hash(kind: type) -> bool:
     """Whether instances of `kind` have a hash made by Python code, and attributes that are known: a plain class, or slots by `dataclass`
-    or attrs.
+    or attrs. Not of a class that says itself how it is stored.
     """
-    if not isinstance(kind.__hash__, types.FunctionType):
+    if not isinstance(kind.__hash__, types.FunctionType) or kind in copyreg.dispatch_table:
         return False
-    if is_plain(kind):
-        return True
-    if not hasattr(kind, "__setstate__"):
+    if hasattr(kind, "__getnewargs__") or hasattr(kind, "__getnewargs_ex__"):
         return False
-    return dataclasses.is_dataclass(kind) or hasattr(kind, "__attrs_attrs__")
+    return has_made_state(kind) if hasattr(kind, "__setstate__") else is_plain(kind)
 
 
 def reduce_keyed(pickler: FramePickler, value: Any) -> Any:
