@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from sojourn.broker.seam import Broker, Stored
+from sojourn.broker.seam import Broker, Stored, StreamInfo
 
 ALL: Final = ">"
 PATIENCE_SECONDS: Final = 12.0
@@ -31,7 +31,7 @@ async def read_surely(
     """The message with this sequence, which was stored once, from the leader; None: it is stored no more. Raises as `Broker.read`."""
     found = await broker.read_next(stream, ALL, seq)
     if found is None:
-        await reaches(broker, stream, seq, patience=patience)
+        await state_reaching(broker, stream, seq, patience=patience)
         found = await broker.read_next(stream, ALL, seq)
     return found if found is not None and found.seq == seq else None
 
@@ -52,17 +52,20 @@ async def read_next_surely(
     if found is not None:
         return found
     if await broker.read_next(stream, ALL, seen) is None:
-        await reaches(broker, stream, seen, patience=patience)
+        await state_reaching(broker, stream, seen, patience=patience)
     return await broker.read_next(stream, subject_filter, seq)
 
 
-async def reaches(broker: Broker, stream: str, seq: int, *, patience: float = PATIENCE_SECONDS) -> bool:
-    """Whether the stream's leader has come as far as `seq`; False: not within `patience` seconds. Raises as `Broker.stream_info`."""
+async def state_reaching(
+    broker: Broker, stream: str, seq: int, *, patience: float = PATIENCE_SECONDS
+) -> StreamInfo:
+    """The stream's state by a leader that has come as far as `seq`; if none does within `patience` seconds, by one that has not.
+
+    What is concluded has to rest on this very answer: the next one may be another server's. Raises as `Broker.stream_info`.
+    """
     pause, left = PAUSE_SECONDS[0], patience
-    while (await broker.stream_info(stream)).last_seq < seq:
-        if left <= 0:
-            return False
+    while (info := await broker.stream_info(stream)).last_seq < seq and left > 0:
         await asyncio.sleep(pause)
         left -= pause
         pause = min(2 * pause, PAUSE_SECONDS[1])
-    return True
+    return info

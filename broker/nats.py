@@ -249,7 +249,7 @@ class NatsBroker:
         seen = 0
         while True:
             request = {"subjects_filter": subject_filter, "offset": seen}
-            answer = await self._stream_api("subjects", f"STREAM.INFO.{stream}", request, stream)
+            answer = await self._info("subjects", f"STREAM.INFO.{stream}", stream, request)
             page = answer["state"].get("subjects") or {}
             found.update(page)
             seen += len(page)
@@ -258,15 +258,13 @@ class NatsBroker:
 
     async def stream_info(self, stream: str) -> StreamInfo:
         """State of the stream. Raises `StreamNotFound`."""
-        return wire.parse_stream_info(
-            await self._stream_api("stream_info", f"STREAM.INFO.{stream}", None, stream)
-        )
+        return wire.parse_stream_info(await self._info("stream_info", f"STREAM.INFO.{stream}", stream))
 
     # topology
     async def stream_config(self, stream: str) -> StreamConfig | None:
         """The stream's configuration, or None when there is no such stream."""
         try:
-            answer = await self._stream_api("stream_config", f"STREAM.INFO.{stream}", None, stream)
+            answer = await self._info("stream_config", f"STREAM.INFO.{stream}", stream)
         except StreamNotFound:
             return None
         return wire.stream_from_json(answer["config"])
@@ -336,7 +334,7 @@ class NatsBroker:
 
         Raises `Refused` for no such consumer.
         """
-        answer = await self._stream_api("pull", f"CONSUMER.INFO.{stream}.{consumer}", None, stream)
+        answer = await self._info("pull", f"CONSUMER.INFO.{stream}.{consumer}", stream)
         options = self._connection.options
         pull = NatsPull(
             self._connection.client,
@@ -390,9 +388,7 @@ class NatsBroker:
     async def consumer_state(self, stream: str, consumer: str) -> ConsumerState | None:
         """What the consumer has to do, or None when there is none."""
         try:
-            found = await self._stream_api(
-                "consumer_state", f"CONSUMER.INFO.{stream}.{consumer}", None, stream
-            )
+            found = await self._info("consumer_state", f"CONSUMER.INFO.{stream}.{consumer}", stream)
         except Refused as error:
             if error.code == wire.CONSUMER_NOT_FOUND:
                 return None
@@ -445,6 +441,17 @@ class NatsBroker:
         if answer.headers is not None:
             _refuse_status(answer, operation, subject)
         return wire.parse_answer(answer.data, operation, subject)
+
+    async def _info(
+        self, operation: str, api: str, stream: str, request: dict[str, Any] | None = None
+    ) -> wire.Json:
+        """What the leader of a stream or consumer says of it. Raises `OutcomeUnknown` for another replica's answer."""
+        answer = await self._stream_api(operation, api, request, stream)
+        if wire.knows_no_leader(answer):
+            raise OutcomeUnknown(
+                operation, f"{self._api_prefix}.{api}", "a replica answered that knows no leader"
+            )
+        return answer
 
     async def _stream_api(
         self,

@@ -279,6 +279,16 @@ def stream_from_json(fields: Json) -> StreamConfig:
     )
 
 
+def knows_no_leader(answer: Json) -> bool:
+    """Whether an `INFO` answer is the word of one replica, not of the leader.
+
+    A replica that has not heard of a leader for some seconds answers for itself, beside the leader that the others have:
+    what it says may be old (seen on 2.15.1 after a full disk, as a stream that went back). Its answer names its group, and no leader.
+    """
+    cluster = answer.get("cluster") or {}
+    return "raft_group" in cluster and not cluster.get("leader")
+
+
 def parse_stream_info(answer: Json) -> StreamInfo:
     """State of a stream out of a `STREAM.INFO` answer."""
     state = answer["state"]

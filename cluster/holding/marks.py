@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
-from sojourn.broker.absence import PATIENCE_SECONDS, reaches
+from sojourn.broker.absence import PATIENCE_SECONDS, state_reaching
 from sojourn.broker.cluster_keys import ClusterKeys
 from sojourn.broker.errors import BrokerError
 from sojourn.broker.seam import Broker
@@ -249,8 +249,7 @@ class Marks:
         info = await self._broker.stream_info(self._names[short])
         least = max((mark.last_seq for mark in seen if mark.created == info.created), default=0)
         if info.last_seq < least:
-            await reaches(self._broker, self._names[short], least, patience=self._patience)
-            info = await self._broker.stream_info(self._names[short])
+            info = await state_reaching(self._broker, self._names[short], least, patience=self._patience)
         return StreamMark(info.created, info.last_seq)
 
     async def _write(self, p: int, streams: Mapping[str, StreamMark]) -> None:

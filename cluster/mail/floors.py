@@ -18,7 +18,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
-from sojourn.broker.absence import PATIENCE_SECONDS, reaches, read_next_surely, read_surely
+from sojourn.broker.absence import PATIENCE_SECONDS, read_next_surely, read_surely, state_reaching
 from sojourn.broker.errors import BrokerError
 from sojourn.broker.seam import Broker, Stored
 from sojourn.codecs.record import Origin
@@ -132,10 +132,8 @@ class Floors:
             highest[origin.stream] = max(highest.get(origin.stream, 0), origin.seq)
         for name, seq in highest.items():
             if seq > self._seen[name]:
-                await reaches(self._broker, self.stream(name), seq, patience=self._patience)
-                self._seen[name] = max(
-                    self._seen[name], (await self._broker.stream_info(self.stream(name))).last_seq
-                )
+                state = await state_reaching(self._broker, self.stream(name), seq, patience=self._patience)
+                self._seen[name] = max(self._seen[name], state.last_seq)
             if seq > self._seen[name]:
                 return (
                     f"event {seq} was consumed from the {name} stream, which now ends at {self._seen[name]}"

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from typing import TypeVar
 
 import pytest
 from sojourn.broker.errors import FencedOff, MoveUnsettled, OutcomeUnknown
 from sojourn.broker.frames import FrameStore
 from sojourn.broker.held import HeldStore, Move, Moved
 from sojourn.broker.nats import NatsBroker, NatsOptions
-from sojourn.broker.seam import Broker, ConsumerConfig, Delivery, Publish, Stored
+from sojourn.broker.seam import Broker, ConsumerConfig, Delivery, Publish, Stored, StreamConfig
+from sojourn.broker.server import EmbeddedServer
 from sojourn.broker.subjects import Mail, actor_id, channel_name
 from sojourn.broker.topology import Topology, apply, check_drift
 from sojourn.codecs.record import Origin
@@ -22,22 +28,25 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 TOPOLOGY = Topology(namespace="n", app="app", replicas=3)
 ACTOR = actor_id("a")
 P = TOPOLOGY.subjects.partition_of(ACTOR)
+T = TypeVar("T")
 
 
 async def connect(servers: Cluster) -> NatsBroker:
     return await NatsBroker.connect(NatsOptions(servers=servers.urls, reconnect_wait=0.05))
 
 
-async def apply_when_ready(broker: Broker) -> None:
-    """A fresh cluster is healthy a moment before it can place streams."""
+async def until_known(call: Callable[[], Awaitable[T]]) -> T:
+    """Try again: a fresh cluster is healthy a moment before it can place streams."""
     async with asyncio.timeout(30):
         while True:
             try:
-                await apply(broker, TOPOLOGY)
+                return await call()
             except OutcomeUnknown:
                 await asyncio.sleep(0.1)
-            else:
-                return
+
+
+async def apply_when_ready(broker: Broker) -> None:
+    await until_known(lambda: apply(broker, TOPOLOGY))
 
 
 async def test_a_killed_leader_loses_and_doubles_no_commit() -> None:
@@ -153,3 +162,34 @@ async def test_partitions_are_attached_and_served_on_three_replicas() -> None:
         assert lost.qsize() == 16
         assert not await broker.ack(first[0])
         await broker.close()
+
+
+async def test_the_word_of_a_replica_that_knows_no_leader_is_not_the_streams_state() -> None:
+    """It answers for itself although it may lag: that is no stream that went back (I8)."""
+    async with cluster() as servers, AsyncExitStack() as stack:
+        broker = await connect(servers)
+        stack.push_async_callback(broker.close)
+        await until_known(lambda: broker.create_stream(StreamConfig("S", ("s.>",), replicas=3)))
+        leader = servers.servers[await servers.leader(broker, "S")]
+        left_alone, other = (server for server in servers.servers.values() if server is not leader)
+        for server in (leader, other):
+            stack.enter_context(stopped(server))
+        alone = await NatsBroker.connect(NatsOptions(servers=(left_alone.url,)))
+        stack.push_async_callback(alone.close)
+        async with asyncio.timeout(60):
+            while True:
+                with pytest.raises(OutcomeUnknown) as unknown:
+                    await alone.stream_info("S")
+                if "knows no leader" in str(unknown.value):
+                    break
+
+
+@contextmanager
+def stopped(server: EmbeddedServer) -> Iterator[None]:
+    """SIGSTOP, and SIGCONT afterwards."""
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.pid, signal.SIGCONT)

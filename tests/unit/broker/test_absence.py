@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sojourn.broker.absence import reaches, read_next_surely, read_surely
+from sojourn.broker.absence import read_next_surely, read_surely, state_reaching
 from sojourn.broker.memory import MemoryServer
 from sojourn.broker.seam import Publish, Stored, StreamConfig, StreamInfo
 from sojourn.cluster.mail.floors import Floors
@@ -68,7 +68,7 @@ async def test_what_is_deleted_is_not_there_once_the_leader_has_come_so_far(lagg
 
 async def test_a_stream_that_stays_too_short_has_gone_back(lagging: Make) -> None:
     made = lagging(2, 0)
-    assert not await reaches(made, "MAIL", 3, patience=0.05)  # type: ignore[arg-type]
+    assert (await state_reaching(made, "MAIL", 3, patience=0.05)).last_seq == 2  # type: ignore[arg-type]
     assert await read_surely(made, "MAIL", 3, patience=0.05) is None  # type: ignore[arg-type]
 
 
@@ -87,3 +87,20 @@ async def test_mail_that_was_just_delivered_is_not_taken_for_gone_by_a_leader_th
     floors.touch("mail")
     await floors.refresh()
     assert not floors.is_gone(newest)
+
+
+class Wavering(Lagging):
+    """The leader's state, and that of a server that lags, in turns."""
+
+    async def stream_info(self, stream: str) -> StreamInfo:
+        info = await super().stream_info(stream)
+        self.upto = 2 if self.upto > 2 else 4
+        return info
+
+
+async def test_an_answer_that_shows_a_long_stream_is_not_taken_back_by_a_shorter_one(lagging: Make) -> None:
+    made = lagging(2, 0)
+    wavering = Wavering(made._broker, 4, 0)
+    created = (await made._broker.stream_info("MAIL")).created
+    floors = Floors(wavering, {"mail": ("MAIL", "m.>")}, {"mail": created})  # type: ignore[arg-type]
+    assert await floors.storage_went_back([Origin("mail", created, 4)]) == ""
