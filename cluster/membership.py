@@ -46,6 +46,8 @@ HINT_SECONDS: Final = 0.02
 """Hints that come closer together than this are one."""
 RETRY_SECONDS: Final = 0.25
 RETRY_MAX_SECONDS: Final = 5.0
+TOLD_SECONDS: Final = 2.0
+"""How long a node that drains gives nothing away before the others know of it."""
 MOVE_DEADLINE_SECONDS: Final = 10.0
 """How long a planned move waits for hot actors to reach their next commit."""
 KEPT_SECONDS: Final = 60.0
@@ -198,10 +200,8 @@ class Membership:
         deadline = self._now() + seconds
         self._state = "draining"
         self._move_seconds = max(0.5, seconds - 1.0)
-        with suppress(BrokerError, LeaseLost):
-            async with asyncio.timeout(min(2.0, seconds)):
-                await self._checked_guard().become("draining")
-        self._hint()
+        telling = self._spawn(self._tell_draining(), "draining")
+        await asyncio.wait({telling}, timeout=min(TOLD_SECONDS, seconds))
         self._wake.set()
         with suppress(TimeoutError):
             async with asyncio.timeout(deadline - self._now()):
@@ -214,6 +214,19 @@ class Membership:
                     for holdings in life.all_holdings():
                         await holdings.wait_steps_finished()
         await self.leave()
+
+    async def _tell_draining(self) -> None:
+        """Have the lease say so; others take nothing over that they think this node will have."""
+        with suppress(LeaseLost):
+            while True:
+                try:
+                    await self._checked_guard().become("draining")
+                except BrokerError as error:
+                    self._log.warning("the others are not told of the drain yet: %s", error)
+                    await asyncio.sleep(RETRY_SECONDS)
+                else:
+                    break
+        self._hint()
 
     async def leave(self) -> None:
         """Drop what is still served, end the lease, stop. Twice is fine; takes a second at most."""
@@ -479,10 +492,11 @@ class Membership:
         with suppress(BrokerError):
             await self._broker.send(self._subjects.members())
 
-    def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
+    def _spawn(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=f"membership-{name}")
         self._tasks.add(task)
         task.add_done_callback(self._task_ended)
+        return task
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

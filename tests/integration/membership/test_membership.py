@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 from typing import Any
 
 import pytest
@@ -48,6 +50,21 @@ async def test_a_node_that_drains_hands_over_every_partition_as_a_planned_move(c
     await cluster.all_served("b")
     assert cluster.diary.of("drop") == []
     assert not [entry for entry in cluster.diary.of("takeover") if entry[0] == "b"]
+
+
+async def test_a_drain_goes_on_when_the_broker_does_not_answer_for_a_while(cluster: Any) -> None:
+    a = await cluster.start("a")
+    await cluster.all_served("a")
+    await cluster.start("b")
+    os.kill(cluster.server.pid, signal.SIGSTOP)
+    try:
+        a.drain()
+        await asyncio.sleep(3.0)  # the fault is its length: longer than a drain waits for the lease to tell the others
+    finally:
+        os.kill(cluster.server.pid, signal.SIGCONT)
+    await cluster.wait_ended("a")
+    await cluster.all_served("b")
+    assert cluster.diary.of("drop") == []
 
 
 async def test_a_node_that_leaves_at_once_is_followed_by_a_takeover(cluster: Any) -> None:
