@@ -152,7 +152,7 @@ async def _evidence(options: Options, place: Path, sabotage: str) -> tuple[Evide
             world,
             drive,
             injector,
-            [*trouble, *injector.trouble, *drive.trouble, *world.watch.witness.defects[:5]],
+            [*trouble, *injector.trouble, *drive.trouble, *world.watch.defects[:5]],
             check,
             operator.released,
         )

@@ -44,6 +44,10 @@ class Watch:
         self._subjects = subjects
         self._keyring = keyring
         self.witness = Witness(urls, subjects.frames_stream, subjects.frames_filter, self._stored)
+        self._nodes = subjects.cluster_filter(Token("node"))
+        self._lease_witness = Witness(urls, subjects.cluster_stream, self._nodes, self._lease_stored)
+        self._ended: set[tuple[str, str]] = set()
+        """Leases (node, lease) that were ended by a message, which the witness saw."""
         self._alive: dict[str, LeaseLife] = {}
         self._renewed: dict[str, float] = {}
         """By node, when its living lease was last seen to be renewed."""
@@ -55,15 +59,21 @@ class Watch:
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        witness = asyncio.create_task(self.witness.run())
+        witnesses = [asyncio.create_task(one.run()) for one in (self.witness, self._lease_witness)]
         try:
             while True:
                 with suppress(BrokerError):
                     await self._look_at_nodes()
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
-            witness.cancel()
-            await asyncio.gather(witness, return_exceptions=True)
+            for witness in witnesses:
+                witness.cancel()
+            await asyncio.gather(*witnesses, return_exceptions=True)
+
+    @property
+    def defects(self) -> list[str]:
+        """Errors of the witnesses themselves."""
+        return [*self.witness.defects, *self._lease_witness.defects]
 
     async def caught_up(self) -> bool:
         """Whether every record that is stored now was seen."""
@@ -101,13 +111,21 @@ class Watch:
             index.parent, _value(record), index.wait,
         )  # fmt: skip
 
+    def _lease_stored(self, stored: Stored) -> None:
+        """A lease was taken, renewed or ended. What ends one stays for a second only, so it is to be seen at once."""
+        node = stored.subject.rpartition(".")[2]
+        if stored.payload:
+            with suppress(msgspec.DecodeError):
+                self._note_lease(node, msgspec.json.decode(stored.payload, type=Member), stored.time)
+        elif node in self._alive:
+            self._ended.add((node, self._alive[node].lease))
+            self._note_end(node, stored.time)
+
     async def _look_at_nodes(self) -> None:
-        """All leases that there are now. What ends one stays for a second only, so it is the absence that tells."""
-        subjects = self._subjects
-        nodes = subjects.cluster_filter(Token("node"))
+        """All leases that there are now: one that expired is told by its absence only."""
         there: set[str] = set()
         looked = time.time()
-        async for stored in self._broker.scan(subjects.cluster_stream, nodes):
+        async for stored in self._broker.scan(self._subjects.cluster_stream, self._nodes):
             node = stored.subject.rpartition(".")[2]
             with suppress(msgspec.DecodeError):
                 self._note_lease(node, msgspec.json.decode(stored.payload, type=Member), stored.time)
@@ -117,6 +135,8 @@ class Watch:
 
     def _note_lease(self, node: str, member: Member, at: float) -> None:
         known = self._alive.get(node)
+        if (node, member.lease) in self._ended:
+            return  # a replica that lags behind shows it
         if known is not None and known.lease == member.lease:
             self._renewed[node] = at
             return
