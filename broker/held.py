@@ -39,7 +39,7 @@ from sojourn.broker.errors import (
     OutcomeUnknown,
     WrongLastSequence,
 )
-from sojourn.broker.seam import Ack, Broker, Headers, Publish, Stored
+from sojourn.broker.seam import HEADER_NAME, Ack, Broker, Headers, Publish, Stored
 from sojourn.broker.subjects import (
     ActorId,
     Ctl,
@@ -127,12 +127,14 @@ def carried_headers(headers: Headers) -> dict[str, str]:
     """A message's own headers, fit to be stored in another stream.
 
     Everything that means something to the server goes (HELD allows roll-up and batches, MAIL does not),
-    and so does what this layer writes itself: a sender must not be able to set it.
+    and so does what this layer writes itself: a sender must not be able to set it. What is no name cannot be
+    written again (a bare connection can send anything).
     """
     return {
         name: value
         for name, value in headers.items()
-        if not name.lower().startswith(("nats-", "sj-origin", "kv-operation"))
+        if HEADER_NAME.fullmatch(name)
+        and not name.lower().startswith(("nats-", "sj-origin", "kv-operation"))
         and name not in ("Status", "Description")
     }
 

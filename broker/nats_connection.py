@@ -13,12 +13,12 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 from nats.errors import Error as NatsError
 from nats.errors import StaleConnectionError
 from sojourn.broker.errors import BrokerClosed, ConnectFailed, OutcomeUnknown, without_credentials
+from sojourn.broker.nats_client import TolerantClient
 from sojourn.broker.nats_options import NatsOptions
 from sojourn.broker.nats_requests import Requests
 from sojourn.broker.seam import Subscription
@@ -34,7 +34,7 @@ class NatsConnection:
 
     def __init__(self, options: NatsOptions) -> None:
         self.options = options
-        self.client = Client()
+        self.client = TolerantClient()
         self.requests = Requests(self.client, options.inbox_prefix, options.max_in_flight)
         self.closed = False
         self._subscriptions: set[_NatsSubscription] = set()
@@ -178,7 +178,7 @@ class NatsConnection:
     async def _revive(self) -> None:
         while not self.closed:
             await asyncio.sleep(self.options.reconnect_wait)
-            self.client = Client()
+            self.client = TolerantClient()
             self.requests.use(self.client)
             try:
                 async with asyncio.timeout(self.options.connect_timeout):
@@ -228,7 +228,7 @@ class _NatsSubscription:
         self._register = register
         self._inner: NatsSubscription | None = None
 
-    async def begin(self, client: Client) -> None:
+    async def begin(self, client: TolerantClient) -> None:
         self._inner = await client.subscribe(
             self._subject, cb=self._call, pending_msgs_limit=SUBSCRIPTION_PENDING
         )

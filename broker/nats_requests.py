@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -29,9 +28,8 @@ from functools import lru_cache
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from sojourn.broker.errors import PERMISSION_DENIED, BrokerClosed, OutcomeUnknown, Refused
+from sojourn.broker.seam import HEADER_NAME
 
-_NAME = re.compile(r"[!-9;-~]+")
-"""What a header may be called: printable ASCII, no space, no colon."""
 _LINE_ENDS = str.maketrans("\r\n", "  ")
 MESSAGE_TOO_LARGE = 10054
 LATE_SECONDS = 0.02
@@ -49,7 +47,7 @@ def _too_large(size: int, limit: int, subject: str) -> Refused:
 
 @lru_cache(maxsize=256)
 def _are_names(names: tuple[str, ...]) -> bool:
-    return all(map(_NAME.fullmatch, names))
+    return all(map(HEADER_NAME.fullmatch, names))
 
 
 def header_block(headers: Mapping[str, str]) -> bytes:

@@ -15,14 +15,18 @@ Three outcomes of a write are told apart, because the rules treat them different
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 Headers = Mapping[str, str]
 """Message headers. A key occurs once; values are ASCII (callers percent-encode)."""
+
+HEADER_NAME: Final = re.compile(r"[!-9;-~]+")
+"""What a header may be called: printable ASCII, no space, no colon."""
 
 
 class Publish(msgspec.Struct, frozen=True):
