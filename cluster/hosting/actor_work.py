@@ -104,6 +104,7 @@ class ActorWork:
         """Do one thing. False: there is nothing to do until something happens."""
         known, turner, serving = self._known, self._turner, self._serving
         hot = known.hot or await known.loaded()
+        await self.mailbox.drop_stale()
         if known.unreadable:
             return self._move([item for item in self.mailbox if item.phase is Phase.WAITING], at_once=True)
         if self.in_doubt:

@@ -218,6 +218,8 @@ class Partition:
         generation = self._generation
         # Newer mail cannot overtake what is held: every pass of an actor's loop looks at the index of HELD first.
         self.look_again()
+        if consumers:
+            await self._serving.floors.begin()
         for short, consumer in consumers.items():
             stream = self._serving.floors.stream(short)
             pull = await self._services.broker.pull(

@@ -10,6 +10,10 @@ fence, read *after* the sources, is not a later owner's, what was read as gone w
 
 A message that is gone may still lie in this client's buffer. `is_gone` is therefore asked for every delivery too, and a message that is
 gone never becomes an event again.
+
+With three replicas a *new* consumer delivers what is gone, too: its leader may be a server that was away, and hands out what its own
+copy of the stream still has (tried: messages acknowledged minutes before). What was stored before the consumer was made is `old`, and
+whether it is still stored is read before it is taken for an event. What came later nobody else can have acknowledged.
 """
 
 from __future__ import annotations
@@ -54,6 +58,8 @@ class Floors:
         self._own_floors = dict(self._floors)
         self._own_exact: frozenset[Origin] = frozenset()
         """Floors and single messages at the last time when no later owner had been here."""
+        self._old = dict.fromkeys(streams, 0)
+        """The last message of each stream that may have been there before the consumer was made."""
         self._touched: set[str] = set(streams)
         self._refreshing: asyncio.Task[None] | None = None
 
@@ -69,6 +75,18 @@ class Floors:
         """A message with this origin was delivered: the stream is at least that long."""
         if origin.seq > self._seen[origin.stream]:
             self._seen[origin.stream] = origin.seq
+
+    async def begin(self) -> None:
+        """New consumers were made: what is stored by now may have been acknowledged before. Raises as `stream_info`."""
+        if self._patience:  # with one server a consumer has the stream's own messages
+            infos = await asyncio.gather(
+                *(self._broker.stream_info(name) for name, _ in self._streams.values())
+            )
+            self._old = {name: info.last_seq for name, info in zip(self._streams, infos, strict=True)}
+
+    def is_old(self, origin: Origin) -> bool:
+        """Whether the message may have been stored before this owner's consumer was made: delivered, it may be gone all the same."""
+        return origin.seq <= self._old[origin.stream]
 
     def is_gone(self, origin: Origin) -> bool:
         """Whether the message is known to be no longer stored in its stream."""

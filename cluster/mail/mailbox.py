@@ -35,6 +35,8 @@ FULL_SECONDS: Final = 30.0
 """How long an event that the dead letters have no room for waits until it is tried again."""
 FETCH: Final = 8
 """Held mails of one channel that are read at a time."""
+READS: Final = 64
+"""Leader reads of one actor's sources in flight."""
 SWEEP: Final = 64
 """Held events of an ended or unknown actor that are read at a time."""
 
@@ -95,7 +97,7 @@ class Mailbox:
         return all(origin in consumed for origin in self._items)
 
     def events(self) -> list[Event]:
-        """Events to be decided on. While a move is unsettled no mail is among them (4.2)."""
+        """Events to be decided on. While a move is unsettled no mail is among them (4.2), and nothing that may be stale."""
         now = self._serving.services.monotonic()
         moving = any(item.phase is Phase.MOVING for item in self._items.values())
         return [
@@ -104,6 +106,7 @@ class Mailbox:
             if item.phase is Phase.WAITING
             and not (moving and item.event.kind == "mail")
             and item.not_before <= now
+            and not self._is_doubtful(item)
         ]
 
     def has(self, origin: Origin) -> bool:
@@ -140,6 +143,30 @@ class Mailbox:
         event, parsed, stored = found
         self._items[origin] = Item(event, parsed, stored, services.monotonic(), held_seq=ref.seq)
         return Fetched.ADDED
+
+    async def drop_stale(self) -> None:
+        """Forget what a new consumer delivered although it is stored no more (`Floors.is_old`). Raises `BrokerError`.
+
+        The record was read before: whoever consumed such an event may have let its origin leave the consumed set.
+        """
+        floors = self._serving.floors
+        doubtful = [item for item in self._items.values() if self._is_doubtful(item)]
+        for start in range(0, len(doubtful), READS):
+            part = doubtful[start : start + READS]
+            there = await asyncio.gather(*(floors.stored(item.origin) for item in part))
+            for item, stored in zip(part, there, strict=True):
+                item.seen_stored = stored
+                if not stored and self._items.get(item.origin) is item:
+                    self._remove(item.origin)
+
+    def _is_doubtful(self, item: Item) -> bool:
+        return (
+            not item.seen_stored
+            and item.delivery is not None
+            and item.held_seq is None
+            and item.phase is Phase.WAITING
+            and self._serving.floors.is_old(item.origin)
+        )
 
     # ---- out: consumed
 
@@ -301,6 +328,7 @@ class Mailbox:
         Also what was delivered beside it, whose acknowledgement is under way: whoever consumed the held copy may have forgotten it.
         """
         for origin, item in tuple(self._items.items()):
+            item.seen_stored = False
             if item.held_seq is not None and item.phase is Phase.WAITING:
                 if item.delivery is not None:
                     self._serving.floors.touch(origin.stream)

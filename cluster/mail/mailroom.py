@@ -51,6 +51,8 @@ class Item:
     """Local monotonic seconds before which it is not decided on again."""
     answered: bool = False
     """Whoever asked was told that it waits."""
+    seen_stored: bool = False
+    """Its source was stored when that was read, after the record."""
 
     @property
     def origin(self) -> Origin:
