@@ -5,7 +5,7 @@ and everything a node may | | node | inside | own partitions: records, consumers
 letters; delete single held messages; answer questions | | starter | own | start and signal actors, ask owners
 about them, learn of changes, read records' stream and the cluster's keys | | signaller | own | send mail on
 user channels, nothing else | | reader | own | ask owners, read records' stream, dead letters, the cluster's
-keys; no write at all | | operator | own |
+keys, what queues have to do; no write at all | | operator | own |
 what a reader may, and control messages by verb | | worker | own | take tasks of its queues of steps and acknowledge
 them, send results of steps, read records; no other queue's tasks, no consumers, no write to records |
 
@@ -189,9 +189,16 @@ def _outside_calls(role: Role, subjects: Subjects, queues: Iterable[str]) -> lis
         pulls = (f"{_NEXT}.{subjects.steps_stream}.{name}" for name in _consumers(subjects, queues))
         clock = f"STREAM.INFO.{subjects.steps_stream}"
         return [*pulls, clock, *(f"STREAM.MSG.GET.{stream}" for stream in streams)]
-    if role is not Role.STARTER:
-        streams.append(subjects.dead_stream)
-    return _reads(streams)
+    if role is Role.STARTER:
+        return _reads(streams)
+    return [*_reads([*streams, subjects.dead_stream]), *_queue_depths(subjects)]
+
+
+def _queue_depths(subjects: Subjects) -> list[str]:
+    """What each queue of steps has to do (`sojourn queues`)."""
+    return [
+        f"CONSUMER.{call}" for call in (f"NAMES.{subjects.steps_stream}", f"INFO.{subjects.steps_stream}.*")
+    ]
 
 
 def _changes(role: Role, subjects: Subjects) -> list[str]:

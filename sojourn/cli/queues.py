@@ -23,7 +23,7 @@ _PREFIX: Final = "queue-"
 async def queues(output: Output, connection: Connection) -> None:
     """Show each queue of steps: tasks that wait, tasks in workers' hands, and free places of workers that wait for one.
 
-    A queue whose tasks wait while no place is free has too few workers, or none. Asking takes the rights of a node or an admin.
+    A queue whose tasks wait while no place is free has too few workers, or none.
     """
     async with connection.broker() as broker:
         found = await _look(broker, await connection.subjects(broker))

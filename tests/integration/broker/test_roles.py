@@ -281,6 +281,24 @@ async def test_a_reader_reads_and_writes_nothing(connect: Connect) -> None:
     await denied(reader.read_last(SUBJECTS.held_stream, SUBJECTS.held_fence(1)))
 
 
+@pytest.mark.parametrize("role", [Role.READER, Role.OPERATOR])
+async def test_who_looks_sees_what_the_queues_of_steps_have_to_do_and_takes_none_of_it(
+    connect: Connect, role: Role
+) -> None:
+    node, looker = await connect(Role.NODE), await connect(role)
+    stream, queue = SUBJECTS.steps_stream, SUBJECTS.step_consumer(token("mail"))
+    await node.create_consumer(stream, ConsumerConfig(queue, (SUBJECTS.step(token("mail")),)))
+
+    assert queue in await looker.consumers(stream)
+    state = await looker.consumer_state(stream, queue)
+    assert state is not None
+    assert state.unacknowledged == 0
+    await denied(looker.consumer_state(SUBJECTS.mail_stream, "any"))
+    await denied(looker.delete_consumer(stream, queue))
+    with pytest.raises(Refused):
+        await looker.fetch(stream, queue, wait=1.0)
+
+
 def test_only_admin_may_change_streams() -> None:
     for role in Role:
         changing = [
