@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import coroutines
+from .awaitables import WRAPPER, behind
 from .globals import is_plain
 
 _CONTAINERS = frozenset((list, tuple, dict, set, frozenset, types.CellType, types.MethodType))
@@ -78,7 +79,7 @@ def _has_parts(kind: type) -> bool:
     return (
         kind in _CONTAINERS
         or kind in coroutines.KINDS
-        or kind in (coroutines.WRAPPER, types.FunctionType)
+        or kind in (WRAPPER, types.FunctionType)
         or (issubclass(kind, BaseException) and kind.__reduce__ is BaseException.__reduce__)
         or (not issubclass(kind, (type, types.ModuleType)) and is_plain(kind))
     )
@@ -91,8 +92,8 @@ def _inside(value: Any) -> list[Any]:
         code = coroutines.found_code(value)
         _, _, handled, contents, *_ = coroutines.capture(value, code)
         return [handled, *contents]
-    if kind is coroutines.WRAPPER:
-        return [coroutines.wrapped_coroutine(value)]
+    if kind is WRAPPER:
+        return [behind(value)]
     if kind is types.FunctionType:
         return [*(value.__closure__ or ()), *(value.__defaults__ or ())] if "<" in value.__qualname__ else []
     if isinstance(value, BaseException):

@@ -14,11 +14,13 @@ from itertools import islice
 from typing import Any
 
 from . import coroutines, slots
-from .coroutines import CannotCapture, code_object
+from .awaitables import WRAPPER
+from .coroutines import code_object
 from .deep import depth, is_too_deep
+from .discard import suspended_in
 from .errors import CannotSuspend
-from .layout import CREATED, FINISHED, RUNNING
-from .liveness import live_mask
+from .identity import CannotCapture
+from .layout import FINISHED, RUNNING
 from .pickler import FramePickler, type_name
 
 _MAX_DEPTH = 24
@@ -115,11 +117,7 @@ _RUNNING = "it is running now; capture it when it is suspended"
 
 def _place(target: Any) -> tuple[int, str]:
     code = code_object(target)
-    at = slots.standing(target, code)
-    line = next(
-        (n for start, end, n in code.co_lines() if start <= at.lasti < end and n), code.co_firstlineno
-    )
-    return line, code.co_filename
+    return slots.line_at(code, slots.standing(target, code).lasti), code.co_filename
 
 
 def variables_of(root: object) -> Iterator[tuple[str, str, Any]]:
@@ -127,7 +125,7 @@ def variables_of(root: object) -> Iterator[tuple[str, str, Any]]:
 
     "" for temporaries.
     """
-    for target in coroutines.suspended_in(root):
+    for target in suspended_in(root):
         for variable, value in _variables(target):
             yield code_object(target).co_qualname, variable, value
 
@@ -141,8 +139,7 @@ def _variables(target: Any) -> Iterator[tuple[str, Any]]:
     if at.kind >= FINISHED:
         return
     names = slots.slot_names(code)
-    mask = at.mask if at.kind == CREATED else at.mask & (live_mask(code, at.lasti) | -1 << len(names))
-    mask |= coroutines._finalised(target, at, at.mask & ~mask)
+    mask = coroutines.stored_slots(target, at)
     indexes = [index for index in range(at.size) if mask >> index & 1]
     for index, value in zip(indexes, slots.values(target, at, mask), strict=True):
         name = names[index] if index < len(names) else ""
@@ -153,7 +150,7 @@ def _variables(target: Any) -> Iterator[tuple[str, Any]]:
                 continue
         if type(value) in coroutines.KINDS and coroutines.module_name(value, target) is None:
             continue
-        if type(value) is not coroutines.WRAPPER:
+        if type(value) is not WRAPPER:
             yield name, value
     exception = slots.handled(target)
     if exception is not None:

@@ -17,10 +17,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from . import coroutines, slots
-from .coroutines import CannotCapture, code_object, discard
+from . import awaitables, coroutines, slots
+from .coroutines import code_object
+from .discard import discard
 from .errors import CannotSuspend, FrameTooLarge, PinNotSatisfied, UnsupportedInterpreter
 from .identity import (
+    CannotCapture,
     Code,
     CodeNotFound,
     Missing,
@@ -42,7 +44,7 @@ __all__ = [
     "variable_sizes", "where",
 ]  # fmt: skip
 
-CLOSING = coroutines.ATHROW
+CLOSING = awaitables.ATHROW
 """The type of what closes an async generator: `agen.aclose()`."""
 SIZE_LIMIT = 512 * 1024
 _MAGIC = b"SJ"
@@ -224,16 +226,9 @@ def where(coroutine: Any) -> tuple[SourceLine, ...]:
     current_one = coroutine
     while current_one is not None and id(current_one) not in seen:
         seen.add(id(current_one))
-        kind = type(current_one)
-        if kind is coroutines.WRAPPER:
-            current_one = coroutines.wrapped_coroutine(current_one)
-        elif kind is coroutines.ASEND:
-            current_one = coroutines.send_parts(current_one)[0]
-        elif kind is coroutines.ATHROW:
-            current_one = coroutines.throw_parts(current_one)[0]
-        elif kind is coroutines.ANEXT:
-            current_one = coroutines.next_parts(current_one)[0]
-        elif kind in coroutines.KINDS and slots.kind_of(current_one) != FINISHED:
+        if type(current_one) in awaitables.TYPES:
+            current_one = awaitables.behind(current_one)
+        elif type(current_one) in coroutines.KINDS and slots.kind_of(current_one) != FINISHED:
             lines.append(line_of(current_one))
             current_one = _awaited(current_one)
         else:
@@ -267,20 +262,13 @@ _lines_of_code: dict[tuple[int, int], tuple[types.CodeType, SourceLine]] = {}
 
 
 def _line_of(target: Any, code: types.CodeType, lasti: int) -> SourceLine:
-    namespace = coroutines._globals_of(target)
+    namespace = coroutines.globals_of(target)
     module = (
         namespace.get("__name__", "")
         if namespace
         else coroutines.found_code(target).reference.partition(":")[0]
     )
-    return SourceLine(str(module), code.co_qualname, _line(code, lasti))
-
-
-def _line(code: types.CodeType, lasti: int) -> int:
-    for start, end, line in code.co_lines():
-        if start <= lasti < end and line is not None:
-            return line
-    return code.co_firstlineno
+    return SourceLine(str(module), code.co_qualname, slots.line_at(code, lasti))
 
 
 def variable_sizes(root: object) -> dict[str, int]:

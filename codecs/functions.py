@@ -17,9 +17,8 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .coroutines import CannotCapture
-from .globals import global_value, name_of_function, place_in
-from .identity import CodeNotFound, code_of
+from .globals import global_value, is_named, name_of_function, place_in
+from .identity import CannotCapture, CodeNotFound, code_of
 
 if TYPE_CHECKING:
     from .pickler import FramePickler
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 def reduce_function(pickler: FramePickler, function: types.FunctionType) -> Any:
     """By its own name when that leads to it, else by the reference of its code."""
-    if "<" not in function.__qualname__ and _named(function) is function:
+    if is_named(function):
         return NotImplemented
     name = name_of_function(function) if function.__closure__ else None
     if name is not None:
@@ -49,13 +48,6 @@ def reduce_function(pickler: FramePickler, function: types.FunctionType) -> Any:
     return make_function, (pickler.reference(code), closure), state, None, None, fill_function
 
 
-def _named(function: Any) -> Any:
-    found: Any = sys.modules.get(function.__module__)
-    for part in function.__qualname__.split("."):
-        found = getattr(found, part, None)
-    return found
-
-
 def _names(function: types.FunctionType) -> tuple[str, str, str] | None:
     code = function.__code__
     names = function.__name__, function.__qualname__, function.__module__
@@ -66,13 +58,7 @@ def _names(function: types.FunctionType) -> tuple[str, str, str] | None:
 def _shown(function: types.FunctionType) -> dict[str, Any]:
     """What a function shows and its code does not tell: annotations, and a docstring that it was given."""
     shown: dict[str, Any] = {}
-    code = function.__code__
-    own = (
-        code.co_consts[0]
-        if code.co_consts and (sys.version_info < (3, 13) or code.co_flags & _HAS_DOC)
-        else None
-    )
-    if function.__doc__ != (own if type(own) is str else None):
+    if function.__doc__ != _written_docstring(function.__code__):
         shown["doc"] = function.__doc__
     annotate = getattr(function, "__annotate__", None)  # from 3.14: a function that computes them
     if type(annotate) is types.FunctionType and annotate.__closure__ is None:
@@ -83,6 +69,14 @@ def _shown(function: types.FunctionType) -> dict[str, Any]:
 
 
 _HAS_DOC = 0x4000000  # CO_HAS_DOCSTRING, from 3.13
+
+
+def _written_docstring(code: types.CodeType) -> str | None:
+    """The docstring in the source of a function."""
+    if sys.version_info >= (3, 13) and not code.co_flags & _HAS_DOC:
+        return None
+    first = code.co_consts[0] if code.co_consts else None
+    return first if type(first) is str else None
 
 
 def _annotations(of: Any) -> dict[str, Any]:

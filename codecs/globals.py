@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from .identity import present_name
+from .identity import CannotCapture, present_name
 
 if TYPE_CHECKING:
     from .pickler import FramePickler
@@ -38,10 +38,13 @@ def reduce_stateless(pickler: FramePickler, value: Any) -> Any:
     return NotImplemented if place is None else (stateless_value, (*place, type(value)))
 
 
+def stateless_reducer(kind: type) -> Callable[[FramePickler, Any], Any] | None:
+    """How instances of `kind` are stored when they may hold nothing, which is asked of each; else None."""
+    return reduce_stateless if _is_default(kind) else None
+
+
 def reduce_context_variable(pickler: FramePickler, value: Any) -> Any:
     """A `ContextVar` in a local: by the name that a module holds it under."""
-    from .coroutines import CannotCapture
-
     place = _place(value, (*_modules_of(pickler), *list(sys.modules.values())))
     if place is None:
         raise CannotCapture("ContextVar", "keep context variables at module level")
@@ -59,6 +62,16 @@ def name_in(spaces: Iterable[dict[str, Any]], value: Any) -> str | None:
         if id(value) in map(id, list(space.values())):
             return next((name for name, each in list(space.items()) if each is value), None)
     return None
+
+
+def is_named(function: types.FunctionType) -> bool:
+    """Whether a function's own name leads to it."""
+    if "<" in function.__qualname__:
+        return False
+    found: Any = sys.modules.get(function.__module__)
+    for part in function.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is function
 
 
 def name_of_function(function: types.FunctionType) -> str | None:
@@ -86,11 +99,6 @@ def stateless_value(module: str, name: str, kind: Any) -> Any:
     """Restores an instance that holds nothing. Where its name is bound to something else, that was no constant: a new one."""
     found = global_value(module, name)
     return found if type(found) is kind else kind.__new__(kind)
-
-
-def is_stateless(kind: type) -> bool:
-    """Whether instances of `kind` have neither attributes nor slots, and are pickled by Python's default."""
-    return not kind.__dictoffset__ and _is_default(kind)
 
 
 def is_plain(kind: type) -> bool:

@@ -29,11 +29,10 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from .code_hash import identity as identity
-from .slots import slot_names
 from .unwrapping import attribute as attribute
 from .unwrapping import nested_code as nested_code
 from .unwrapping import plain_function as plain_function
@@ -46,14 +45,12 @@ _moved: dict[str, str] = {}
 
 @dataclass(slots=True, eq=False)
 class Code:
-    """A code object that was found by name in this process, with all that capture and restore need of it."""
+    """A code object that was found by name in this process, as capture and restore need it."""
 
     code: types.CodeType
     reference: str  # module:name#hash
     function: types.FunctionType  # the module-level function or method it lies in, or is
     make: Callable[[], Any]  # a fresh coroutine (generator, async generator) of this code
-    slots: int  # before the value stack
-    plans: dict[Any, Any] = field(default_factory=dict)  # caches of the capture: what to read where it stands
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +63,14 @@ class Missing:
 
 class CodeNotFound(Exception):  # internal: turned into CannotSuspend or PinNotSatisfied at the seam
     """Code cannot be found by module and name. The message is the reason."""
+
+
+class CannotCapture(Exception):  # internal: `diagnosis` turns it into CannotSuspend with the place
+    """A value cannot be stored. The message is the remedy; `type_name` names what it is."""
+
+    def __init__(self, type_name: str, remedy: str) -> None:
+        self.type_name = type_name
+        super().__init__(remedy)
 
 
 _by_code: dict[int, Code] = {}
@@ -288,7 +293,7 @@ def import_module(module_name: str, place: str) -> types.ModuleType:
 
 
 def _as_code(code: types.CodeType, reference: str, function: types.FunctionType) -> Code:
-    return Code(code, reference, function, _maker(code, function), len(slot_names(code)))
+    return Code(code, reference, function, _maker(code, function))
 
 
 class _Nothing:

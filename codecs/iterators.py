@@ -9,7 +9,7 @@ import types
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from .coroutines import CannotCapture
+from .identity import CannotCapture
 
 if TYPE_CHECKING:
     from .pickler import FramePickler

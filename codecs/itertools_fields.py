@@ -22,7 +22,7 @@ import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .coroutines import CannotCapture
+from .identity import CannotCapture
 from .slots import clear, object_at, put
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ import decimal
 import enum
 import types
 import uuid
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .globals import is_plain, reduce_stateless
@@ -30,35 +31,41 @@ _ATOMS = frozenset(
 )  # fmt: skip
 
 
-def has_hash(kind: type) -> bool:
-    """Whether instances of `kind` have a hash made by Python code, and attributes that are known: a plain class, or slots by `dataclass`
-    or attrs. Not of a class that says itself how it is stored.
+def keyed_reducer(kind: type) -> Callable[[FramePickler, Any], Any] | None:
+    """How instances of `kind` are stored when Python code makes their hash and their attributes are known: those of a plain class, or
+    slots by `dataclass` or attrs. None for others, and for a class that says itself how it is stored.
     """
     if not isinstance(kind.__hash__, types.FunctionType) or kind in copyreg.dispatch_table:
-        return False
+        return None
     if hasattr(kind, "__getnewargs__") or hasattr(kind, "__getnewargs_ex__"):
-        return False
-    return has_made_state(kind) if hasattr(kind, "__setstate__") else is_plain(kind)
+        return None
+    if hasattr(kind, "__setstate__"):
+        return _reduce_slots if has_made_state(kind) else None
+    return _reduce_plain if is_plain(kind) else None
 
 
-def reduce_keyed(pickler: FramePickler, value: Any) -> Any:
-    """With the attributes that cannot lead back in the making, when there are others."""
-    kind = type(value)
-    if not is_plain(kind):
-        names = [each.name for each in getattr(kind, "__attrs_attrs__", None) or dataclasses.fields(kind)]
-        kept = {name: getattr(value, name, None) for name in names}
-        early = {name: each for name, each in kept.items() if _is_atom(each)}
-        return (
-            NotImplemented if len(early) == len(kept) else (make_keyed, (kind, early), value.__getstate__())
-        )
+def _reduce_plain(pickler: FramePickler, value: Any) -> Any:
     kept = value.__dict__
     if not kept:
         return reduce_stateless(pickler, value)
-    early = {name: each for name, each in kept.items() if _is_atom(each)}
+    early = _early(kept)
     if len(early) == len(kept):
         return NotImplemented
     rest = {name: each for name, each in kept.items() if name not in early}
-    return make_keyed, (kind, early), (tuple(kept), rest), None, None, fill_keyed
+    return make_keyed, (type(value), early), (tuple(kept), rest), None, None, fill_keyed
+
+
+def _reduce_slots(_: FramePickler, value: Any) -> Any:
+    kind = type(value)
+    names = [each.name for each in getattr(kind, "__attrs_attrs__", None) or dataclasses.fields(kind)]
+    kept = {name: getattr(value, name, None) for name in names}
+    early = _early(kept)
+    return NotImplemented if len(early) == len(kept) else (make_keyed, (kind, early), value.__getstate__())
+
+
+def _early(kept: dict[str, Any]) -> dict[str, Any]:
+    """The attributes that cannot lead back to who has them."""
+    return {name: each for name, each in kept.items() if _is_atom(each)}
 
 
 def _is_atom(value: Any, levels: int = 3) -> bool:

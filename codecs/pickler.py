@@ -22,20 +22,18 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import coroutines, exceptions, functions, iterators, itertools_fields, type_parameters
-from .coroutines import CannotCapture
+from . import awaitables, coroutines, exceptions, functions, iterators, itertools_fields, type_parameters
+from .discard import discard
 from .enums import reduce_member, stores_by_name
 from .globals import (
     global_value,
-    is_plain,
-    is_stateless,
     reduce_context_variable,
     reduce_sentinel,
-    reduce_stateless,
+    stateless_reducer,
 )
 from .heirs import heir_reducer
-from .identity import Code, present_name, renames_declared
-from .keyed import has_hash, reduce_keyed
+from .identity import CannotCapture, Code, present_name, renames_declared
+from .keyed import keyed_reducer
 from .shapes import shape_of
 
 
@@ -56,10 +54,10 @@ _KNOWN: tuple[Any, ...] = (
     types.MethodType,
     exceptions.make_exception,
     exceptions.fill_exception,
-    coroutines.await_of,
-    coroutines.send_of,
-    coroutines.throw_of,
-    coroutines.next_of,
+    awaitables.await_of,
+    awaitables.send_of,
+    awaitables.throw_of,
+    awaitables.next_of,
     iterators.dict_iterator,
     iterators.dict_view,
     itertools_fields.make_itertools,
@@ -161,7 +159,7 @@ class FrameUnpickler(pickle.Unpickler):
                 coroutines.tell_when_dropped(self._made, dropped)
             return graph
         except BaseException:
-            coroutines.discard(*self._made)
+            discard(*self._made)
             raise
 
 
@@ -202,22 +200,6 @@ def _reduce_suspended(pickler: FramePickler, target: Any) -> Any:
     )
 
 
-def _reduce_wrapper(_: FramePickler, wrapper: Any) -> Any:
-    return coroutines.await_of, (coroutines.wrapped_coroutine(wrapper),)
-
-
-def _reduce_send(_: FramePickler, target: Any) -> Any:
-    return coroutines.send_of, coroutines.send_parts(target)
-
-
-def _reduce_throw(_: FramePickler, target: Any) -> Any:
-    return coroutines.throw_of, coroutines.throw_parts(target)
-
-
-def _reduce_next(_: FramePickler, target: Any) -> Any:
-    return coroutines.next_of, coroutines.next_parts(target)
-
-
 def _reduce_exception(_: FramePickler, value: BaseException) -> Any:
     return exceptions.reduce_exception(value)
 
@@ -243,20 +225,22 @@ def type_name(kind: type) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _reduce_pinned(shape: str, reducer: Reducer | None) -> Reducer:
-    def pinned(pickler: FramePickler, value: Any) -> Any:
+def _pinned(kind: type, reducer: Reducer | None) -> Reducer | None:
+    """The reducer, that also notes the shape of a class that has one."""
+    shape = shape_of(kind)
+    if shape is None:
+        return reducer
+
+    def reduce(pickler: FramePickler, value: Any) -> Any:
         pickler.shapes.add(shape)
         return NotImplemented if reducer is None else reducer(pickler, value)
 
-    return pinned
+    return reduce
 
 
 _REDUCERS: dict[type, Reducer | None] = {
     **dict.fromkeys(coroutines.KINDS, _reduce_suspended),
-    coroutines.WRAPPER: _reduce_wrapper,
-    coroutines.ASEND: _reduce_send,
-    coroutines.ATHROW: _reduce_throw,
-    coroutines.ANEXT: _reduce_next,
+    **dict.fromkeys(awaitables.TYPES, awaitables.reduce_awaitable),
     types.FunctionType: functions.reduce_function,
     types.CellType: functions.reduce_cell,
     types.MethodType: functions.reduce_method,
@@ -299,8 +283,7 @@ def _learn(kind: type) -> Reducer | None:
 
 def _decide(kind: type) -> Reducer | None:
     if issubclass(kind, BaseException):
-        shape = shape_of(kind)
-        return _reduce_exception if shape is None else _reduce_pinned(shape, _reduce_exception)
+        return _pinned(kind, _reduce_exception)
     if issubclass(kind, type):
         return functions.reduce_class
     if issubclass(kind, types.ModuleType):
@@ -312,9 +295,4 @@ def _decide(kind: type) -> Reducer | None:
         return _refuse("this is a module's dictionary; import the module inside the function that needs it")
     if stores_by_name(kind):
         return reduce_member
-    reducer, shape = heir_reducer(kind), shape_of(kind)
-    if reducer is None and has_hash(kind):
-        reducer = reduce_keyed
-    if shape is not None:
-        return _reduce_pinned(shape, reducer)
-    return reduce_stateless if reducer is None and (is_plain(kind) or is_stateless(kind)) else reducer
+    return _pinned(kind, heir_reducer(kind) or keyed_reducer(kind)) or stateless_reducer(kind)

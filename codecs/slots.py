@@ -69,6 +69,7 @@ class Standing(NamedTuple):
     words: tuple[int, ...]  # the raw slots
     present: tuple[bool, ...]  # which of them are not null
     exception: int  # address of the exception being handled, or 0
+    facts: Facts  # of its code
 
     @property
     def mask(self) -> int:
@@ -79,7 +80,19 @@ class Standing(NamedTuple):
 class Facts:
     """What reading and writing need to know of a code object, worked out once."""
 
-    __slots__ = ("code", "fixed", "fresh", "length", "names", "plans", "room", "silent", "start", "words")
+    __slots__ = (
+        "code",
+        "fixed",
+        "fresh",
+        "length",
+        "names",
+        "plans",
+        "room",
+        "silent",
+        "start",
+        "stored",
+        "words",
+    )
 
     def __init__(self, code: types.CodeType) -> None:
         raw = code.co_code
@@ -90,6 +103,9 @@ class Facts:
         self.length = len(raw)
         self.fresh = struct.Struct(f"<{_HEAD_WORDS + self.fixed}q")
         self.plans: dict[int, _WritePlan] = {}
+        self.stored: dict[
+            Any, tuple[int, int]
+        ] = {}  # a cache of the capture: which slots to store where it stands
         self.start = id(code) + CODE_START
         # The start of the function lies inside no handler of the user's: from there it unwinds in silence.
         self.silent = next(
@@ -173,9 +189,6 @@ def kind_of(target: Any) -> int:
     return layout.states.get(_int8(id(target) + layout.state).value, RUNNING)
 
 
-_NOWHERE: tuple[Any, ...] = (0, 0, (), (), 0)
-
-
 def standing(target: Any, code: types.CodeType) -> Standing:
     """Read where `target`, whose code is `code`, stands. Disturbs nothing: no frame object is made."""
     layout = current()
@@ -186,7 +199,7 @@ def standing(target: Any, code: types.CodeType) -> Standing:
     byte = raw[3] >> 24 & 0xFF
     kind = layout.states.get(byte - 256 if byte > 127 else byte, RUNNING)
     if kind >= FINISHED:
-        return Standing(kind, *_NOWHERE)
+        return Standing(kind, 0, 0, (), (), 0, facts)
     head = (_BASE - layout.exception) // WORD
     top = raw[head - layout.top_back // WORD]
     count = (top - id(target) - _BASE) // WORD if layout.tagged else top & 0xFFFFFFFF
@@ -194,9 +207,8 @@ def standing(target: Any, code: types.CodeType) -> Standing:
     if not (facts.fixed <= count <= facts.room and 0 <= lasti < facts.length):
         raise SystemError(f"frame of {code.co_qualname} is not readable: {count} slots, offset {lasti}")
     words = raw[head : head + count]
-    return Standing(
-        kind, lasti, count, words, tuple(map((1).__lt__, words)), raw[0]
-    )  # null is 0 or, tagged, 1
+    present = tuple(map((1).__lt__, words))  # null is 0 or, tagged, 1
+    return Standing(kind, lasti, count, words, present, raw[0], facts)
 
 
 def lasti_of(target: Any, code: types.CodeType) -> int:
@@ -206,6 +218,12 @@ def lasti_of(target: Any, code: types.CodeType) -> int:
     if not 0 <= lasti < facts.length:
         raise SystemError(f"frame of {code.co_qualname} is not readable: offset {lasti}")
     return lasti
+
+
+def line_at(code: types.CodeType, lasti: int) -> int:
+    """The line of an instruction; where it has none, that of the function."""
+    lines = (line for start, end, line in code.co_lines() if start <= lasti < end and line is not None)
+    return next(lines, code.co_firstlineno)
 
 
 def values(target: Any, at: Standing, mask: int) -> list[Any]:

@@ -31,7 +31,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 from random_programs import Batch
 from sojourn.codecs import code_hash, exceptions, frames, identity, liveness, slots
-from sojourn.codecs.coroutines import suspended_in
+from sojourn.codecs.discard import suspended_in
 
 SUSPENSIONS = 50
 CHUNK = 1000
