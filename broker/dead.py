@@ -15,7 +15,7 @@ from enum import Enum
 from urllib.parse import quote, unquote
 
 from sojourn.broker.errors import MailboxFull, WrongLastSequence
-from sojourn.broker.held import carried_headers
+from sojourn.broker.held import COPY_ROOM, carried_headers
 from sojourn.broker.seam import Broker, Headers, Publish, Stored
 from sojourn.broker.subjects import Dead, Subjects, token
 from sojourn.codecs.record import Origin
@@ -77,8 +77,14 @@ class DeadLetters:
         """Store the event with why it was not consumed. Raises `OutcomeUnknown`: call again, it stays one.
 
         `reason` is one of a few words (it becomes a metric's label), `detail` free text. `time` is the
-        origin's when the event comes from HELD.
+        origin's when the event comes from HELD. A payload that leaves no room for all this is left out.
         """
+        payload = event.payload
+        if len(payload) > self._broker.max_message - COPY_ROOM:
+            payload, detail = (
+                b"",
+                f"{detail[: MAX_DETAIL // 2]} (its payload of {len(payload)} bytes is left out)",
+            )
         headers = {
             **carried_headers(event.headers),
             REASON: quote(reason),
@@ -88,7 +94,7 @@ class DeadLetters:
         }
         subject = self._subjects.dead(token(origin.stream), origin.created, origin.seq)
         try:
-            await self._broker.publish(Publish(subject, event.payload, headers, expect_last=0))
+            await self._broker.publish(Publish(subject, payload, headers, expect_last=0))
         except WrongLastSequence:
             return DeadLettered.ALREADY
         except MailboxFull:

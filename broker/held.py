@@ -64,6 +64,11 @@ UNKNOWN_PAUSE_SECONDS = 0.1
 FENCE_TRIES = 10
 _READS_IN_FLIGHT = 64
 
+CARRIED_BYTES = 16 * 1024
+"""A sender's headers, as they would be written again (what was no UTF-8 is longer then)."""
+COPY_ROOM = 64 * 1024
+"""What a copy of an event may have beside its payload: those headers, where it comes from, why it is dead."""
+
 ORIGIN, ORIGIN_TIME = "Sj-Origin", "Sj-Origin-Time"
 
 Event: TypeAlias = Mail | Ctl | Done | Send | Wake
@@ -128,15 +133,17 @@ def carried_headers(headers: Headers) -> dict[str, str]:
 
     Everything that means something to the server goes (HELD allows roll-up and batches, MAIL does not),
     and so does what this layer writes itself: a sender must not be able to set it. What is no name cannot be
-    written again (a bare connection can send anything).
+    written again (a bare connection can send anything), and of more than `CARRIED_BYTES` none is: what is stored again has to fit.
     """
-    return {
+    carried = {
         name: value
         for name, value in headers.items()
         if HEADER_NAME.fullmatch(name)
         and not name.lower().startswith(("nats-", "sj-origin", "kv-operation"))
         and name not in ("Status", "Description")
     }
+    size = sum(len(name) + len(value.encode()) for name, value in carried.items())
+    return carried if size <= CARRIED_BYTES else {}
 
 
 def held_kind(event: Event) -> tuple[Token, Token]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from sojourn.broker.errors import (
     BrokerClosed,
@@ -40,6 +40,9 @@ T = TypeVar("T")
 
 SCAN_BATCH = 256
 
+MAX_MESSAGE: Final = 1024 * 1024
+"""As a server that was not told otherwise. Nothing is refused for it here."""
+
 
 class MemoryBroker:
     """One connection to a `MemoryServer`; implements the seam."""
@@ -63,6 +66,11 @@ class MemoryBroker:
     def connected(self) -> bool:
         """Whether the connection is up at this moment."""
         return self._up and not self._closed
+
+    @property
+    def max_message(self) -> int:
+        """Bytes that the broker takes as one message, headers included."""
+        return MAX_MESSAGE
 
     def on_connection(self, listener: Callable[[bool], None]) -> None:
         """Call `listener(True)` after each reconnect, `listener(False)` at each disconnect, on the loop."""

@@ -84,6 +84,11 @@ class NatsBroker:
         return self._connection.connected
 
     @property
+    def max_message(self) -> int:
+        """Bytes that the broker takes as one message, headers included."""
+        return self._connection.client.max_payload
+
+    @property
     def requests_sent(self) -> int:
         """Round trips begun in the life of this connection."""
         return self._requests.sent

@@ -209,6 +209,10 @@ class Broker(Protocol):
     def connected(self) -> bool:
         """Whether the connection is up at this moment."""
 
+    @property
+    def max_message(self) -> int:
+        """Bytes that the broker takes as one message, headers included."""
+
     def on_connection(self, listener: Callable[[bool], None]) -> None:
         """Call `listener(True)` after each reconnect, `listener(False)` at each disconnect, on the loop."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from sojourn.actors.events import Event
 from sojourn.actors.wire import Malformed, parse_event
-from sojourn.broker.held import HeldEvent
+from sojourn.broker.held import COPY_ROOM, HeldEvent
 from sojourn.broker.seam import Stored
 from sojourn.broker.subjects import ChannelName, Ctl, Done, Mail, Send, Token, Wake
 from sojourn.codecs.record import Origin
@@ -29,7 +29,10 @@ class Unparsable:
 def arrival(
     stored: Stored, origin: Origin, services: PartitionServices
 ) -> tuple[Event, Arrival] | Unparsable:
-    """The event in a delivered message."""
+    """The event in a delivered message. One that could not be moved is none: it would keep all others of its partition from that."""
+    size, most = len(stored.payload), services.broker.max_message - COPY_ROOM
+    if size > most:
+        return Unparsable(f"too large: {size} bytes, and {most} can be held")
     parsed = services.subjects.parse(stored.subject)
     if not isinstance(parsed, Mail | Ctl | Done | Send | Wake):
         return Unparsable("malformed subject")
