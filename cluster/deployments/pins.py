@@ -2,8 +2,10 @@
 
 A frame is resumed by a node that has every identity in its pin, whatever its label; a frame pinned to a deployment
 (`@workflow(pin="deployment")`) by that deployment only; and a run that has not begun by the deployment that was chosen
-for it, as long as that one has living nodes. Whoever owns the actor's partition and lacks that looks here for the
-deployment that has it, and the lane node that runs the actor looks here whether the owner could do it itself.
+for it, as long as that one has living nodes. Where several could run it, an actor stays with the deployment that ran it
+last while new actors begin there: else half of them would call into code that the policy keeps them from (ADR 0039).
+Whoever owns the actor's partition and may not run it looks here for the deployment that may, and the lane node that
+runs the actor looks here whether the owner could do it itself.
 
 Other ways to satisfy a pin (code fetched from storage, a frame moved to newer code) belong here too.
 """
@@ -93,6 +95,8 @@ class ClusterPins:
         """`versions`: the node's picture of them."""
         self._engine = engine
         self._versions = versions
+        self._unsure: set[str] = set()
+        """Deployments whose nodes could not resume a frame of their own label: nobody stays with those."""
 
     def __repr__(self) -> str:
         """Over what."""
@@ -102,9 +106,16 @@ class ClusterPins:
         """See `Pins`."""
         own = self._versions.own
         refused = _label_refuses(record, own.label)
-        chosen = record.index.deployment
-        if refused or not not_begun(record):
+        if refused:
             return refused
+        chosen = record.index.deployment
+        if not not_begun(record):
+            stays = record.index.lane != own.label and self._stays_with(record, other_than=own)
+            return (
+                f"it goes on with deployment {chosen} while new ones begin there, this is {own.label}"
+                if stays
+                else ""
+            )
         if chosen != own.label and self._versions.has_nodes(chosen):
             return f"it begins on deployment {chosen}, this is {own.label}"
         if record.index.workflow not in own.workflows:
@@ -118,8 +129,7 @@ class ClusterPins:
 
     def elsewhere(self, record: Record) -> str:
         """The deployment that ran the actor last comes first: it has what the frame stands in."""
-        hold = record.envelope.hold
-        refused_by = hold.by.removeprefix(REFUSED_BY) if hold is not None and hold.kind == "pin" else ""
+        refused_by = _refused_by(record)
         living = self._versions.living()
         first: Iterable[str] = (record.index.deployment,) if record.index.deployment in living else ()
         for label in dict.fromkeys((*first, *living)):
@@ -137,7 +147,16 @@ class ClusterPins:
     def home_can(self, p: int, record: Record) -> bool:
         """See `Pins`."""
         home = self._versions.home(p)
-        return home is not None and not not_begun(record) and self._can(home, record)
+        if home is None or not_begun(record) or self._stays_with(record, other_than=home):
+            return False
+        return self._can(home, record)
+
+    def _stays_with(self, record: Record, *, other_than: Deployment) -> bool:
+        """Whether the actor goes on with the deployment that ran it last, although another might have its code too."""
+        if refused_by := _refused_by(record):
+            self._unsure.add(refused_by)
+        last = record.index.deployment
+        return last != other_than.label and last not in self._unsure and self._versions.receives(last)
 
     def for_start(self, event: Event) -> str:
         """See `Pins`."""
@@ -159,6 +178,13 @@ def satisfies(deployment: Deployment, record: Record, ran_by: Deployment | None)
     if deployment.label == record.index.deployment:
         return True  # it stored the frame
     return not deployment.lacks(record.index.pin, ran_by)
+
+
+def _refused_by(record: Record) -> str:
+    """The deployment whose lane node held the actor because it could not resume it; empty: none."""
+    hold = record.envelope.hold
+    lane = hold is not None and hold.kind == "pin" and hold.by.startswith(REFUSED_BY)
+    return hold.by.removeprefix(REFUSED_BY) if hold is not None and lane else ""
 
 
 def _label_refuses(record: Record, own: str) -> str:

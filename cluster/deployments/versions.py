@@ -151,6 +151,11 @@ class Versions:
         """Whether living nodes run the deployment and take work."""
         return self._nodes[label] > 0
 
+    def receives(self, label: str) -> bool:
+        """Whether new actors begin on the deployment now: by the policy it may be, it is known, and has living nodes."""
+        meant = self.policy.ramp.get(label, 0) > 0 if self.policy.ramp else label == self.policy.current
+        return meant and label in self._known and self.has_nodes(label)
+
     def living(self) -> Mapping[str, Deployment]:
         """By label, the deployments that have living nodes and are known; the most recently current first."""
         order = sorted(

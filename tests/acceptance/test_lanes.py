@@ -138,6 +138,32 @@ async def test_starts_go_where_the_policy_says_whoever_owns_the_partition(tmp_pa
         await until(both, lambda: f"starts by ramp: {shares}", 30)
 
 
+async def test_what_new_workflows_call_is_of_the_version_they_begin_on_whoever_owns_their_partition(
+    tmp_path: Path,
+) -> None:
+    async with cluster(tmp_path, partitions=4) as made:
+        await add(made, 1, "a1")
+        await add(made, 2, "b1")
+
+        async def all_find(name: str, version: int) -> None:
+            actors = await made.start_many("delegates", [[2]] * 16, name)
+            await made.signal_many([*actors, *actors], "go", b"0")
+            assert await made.results(actors) == [[version, version]] * 16
+
+        await all_find("before", 1)
+        await set_current(made, "v2")
+        await all_find("deployed", 2)
+        assert (await sojourn(made, "versions", "drain", "v1"))["needing"] == 0
+        await set_current(made, "v1")
+        await all_find("back", 1)
+        idle = await made.start_many("delegates", [[1]] * 16, "idle")
+        await _asleep(made, idle)
+        await set_current(made, "v2")  # v1's may go on with either; nothing needs v1, so it may leave
+        await leave(made, "a1")
+        await made.signal_many(idle, "go", b"0")
+        assert await made.results(idle) == [[2]] * 16
+
+
 async def test_a_workflow_pinned_to_its_deployment_stays_there_though_the_code_is_the_same(
     tmp_path: Path,
 ) -> None:

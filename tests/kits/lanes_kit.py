@@ -41,6 +41,21 @@ async def same(number: int) -> int:
     return total
 
 
+@workflow
+async def delegates(number: int) -> list[int]:
+    "Touched by no deploy; what it calls is."
+    found = []
+    for _ in range(number):
+        await go.receive()
+        found.append(await answers())
+    return found
+
+
+async def answers() -> int:
+    await sleep(0.0)
+    return {version}
+
+
 @workflow(pin="deployment")
 async def bound(number: int) -> int:
     "As `same`, but tied to the label."

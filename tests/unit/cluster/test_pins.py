@@ -13,7 +13,7 @@ from sojourn.broker.topology import Topology, apply
 from sojourn.cluster.deployments import deployment as deployments
 from sojourn.cluster.deployments.deployment import Deployment
 from sojourn.cluster.deployments.pins import REFUSED_BY, ClusterPins, LonePins, satisfies
-from sojourn.cluster.deployments.versions import Versions
+from sojourn.cluster.deployments.versions import Policy, Versions, change_policy
 from sojourn.cluster.tenure.ownership import Member, Owned, Owner, View
 from sojourn.codecs.record import Envelope, Hold, Index, Origin, Record, Status, Wait
 
@@ -32,8 +32,7 @@ def record(
     return Record(index, Envelope("c", "", 1, waits=waits, hold=hold), b"frame" if begun else b"")
 
 
-@pytest.fixture
-async def pins() -> ClusterPins:
+async def pins_under(policy: Policy) -> ClusterPins:
     """Of a v2 node that owns partition 0, while v1 lives too."""
     server = MemoryServer(timers=False)
     broker = await server.connect()
@@ -42,12 +41,18 @@ async def pins() -> ClusterPins:
     keys = ClusterKeys(broker, topology.subjects)
     for one in (V1, V2):
         await deployments.register(keys, one)
+    await change_policy(keys, lambda _: policy)
     versions = Versions(keys, V2)
     members = {
         name: Member(name, "l", "ready", deployment=label) for name, label in (("a", "v1"), ("b", "v2"))
     }
     await versions.observe(View(1, members, {0: Owned(Owner("b", "l", 1, "held"), 1)}))
     return ClusterPins(ENGINE, versions)
+
+
+@pytest.fixture
+async def pins() -> ClusterPins:
+    return await pins_under(Policy("v2"))
 
 
 def test_a_deployment_satisfies_what_it_stored_and_frames_of_which_it_has_every_part() -> None:
@@ -94,6 +99,36 @@ def test_an_actor_is_given_back_when_the_owner_can_run_what_it_has_become(pins: 
     assert pins.home_can(0, record("app:helper#1"))
     assert not pins.home_can(0, record("app:order#1"))
     assert not pins.home_can(1, record("app:helper#1"))  # nobody owns that partition, as far as is known
+
+
+@pytest.mark.parametrize("policy", [Policy("v1"), Policy("v1", {"v1": 9, "v2": 1})], ids=["current", "ramp"])
+async def test_an_actor_stays_with_a_deployment_on_which_new_ones_begin_though_another_has_its_code(
+    policy: Policy,
+) -> None:
+    pins = await pins_under(policy)
+    both_have_it = record("app:helper#1")
+    assert (
+        pins.refuses(both_have_it) == "it goes on with deployment v1 while new ones begin there, this is v2"
+    )
+    assert pins.elsewhere(both_have_it) == "v1"
+    assert not pins.home_can(0, both_have_it)
+    on_lane = msgspec.structs.replace(both_have_it.index, lane="v2")
+    assert (
+        pins.refuses(msgspec.structs.replace(both_have_it, index=on_lane)) == ""
+    )  # v1's nodes cannot run it
+
+
+async def test_an_actor_leaves_a_deployment_that_no_new_ones_begin_on(pins: ClusterPins) -> None:
+    assert pins.refuses(record("app:helper#1")) == ""
+    assert (await pins_under(Policy("v1", {"v1": 0, "v2": 1}))).refuses(record("app:helper#1")) == ""
+    assert (await pins_under(Policy("v1"))).refuses(record("app:helper#1", ran_by="v0")) == ""
+
+
+async def test_nobody_stays_with_a_deployment_that_could_not_resume_one_of_its_frames() -> None:
+    pins = await pins_under(Policy("v1"))
+    refused = Hold("pin", "a library differs", f"{REFUSED_BY}v1", 0.0)
+    assert pins.refuses(record("app:helper#1", hold=refused)) == ""
+    assert pins.refuses(record("app:helper#1")) == ""  # the hold is over when it is run here
 
 
 def test_a_start_is_decided_by_actor_and_origin(pins: ClusterPins) -> None:
