@@ -193,9 +193,11 @@ class Driver:
             del traceback  # it holds this very frame, and so the branch, until the garbage collector comes
             self._ended(branch, None, BaseException.with_traceback(raised, below))
             # From 3.12 the frames of a traceback know their callers: this one must not keep what has ended (`Task.__del__`).
-            del branch, coroutine, go_on
+            del branch, coroutine, go_on, below
         else:
             self._suspended(branch, yielded)
+        finally:
+            del error  # the frames of its traceback know this one
 
     def _suspended(self, branch: Branch, yielded: Any) -> None:
         """Begin the wait that a branch asked for; what is wrong with it is raised at the await."""

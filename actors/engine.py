@@ -320,7 +320,11 @@ class Engine:
     def _end_if_over(self, turn: TurnInProgress, driver: Driver) -> None:
         draft = turn.draft
         if driver.root is not None and draft.ending is None:
-            status, outcome = self._judge(turn, *driver.root)
+            (value, error), driver.root = driver.root, (None, None)
+            try:
+                status, outcome = self._judge(turn, value, error)
+            finally:
+                del error  # a frame of its own traceback may know this one
             code_over(draft, driver, status, outcome, turn.grace)
         elif draft.ending is not None and draft.ran:
             settle_end(draft, bool(driver.branches.table), turn.grace)

@@ -344,18 +344,14 @@ class StepRunner:
         except BaseException as error:  # SystemExit and KeyboardInterrupt of a step must not end the node
             ended = Ended(error=error)
         self._ended(attempt, ended)
+        del ended  # an error's traceback holds this frame: it must not hold the error, or both wait for the garbage collector
 
     def _in_thread(
         self, attempt: Attempt, args: Any, kwargs: Any, loop: asyncio.AbstractEventLoop
     ) -> Callable[[], None]:
-        try:
-            value = attempt.step.fn(*args, **kwargs)
-            ended = (
-                Ended(error=not_awaited(value, attempt.step)) if inspect.isawaitable(value) else Ended(value)
-            )
-        except BaseException as error:  # as above
-            ended = Ended(error=error)
+        return self._telling(attempt, _called(attempt.step, args, kwargs), loop)
 
+    def _telling(self, attempt: Attempt, ended: Ended, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
         def tell() -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: the node has left, and nobody asks
                 loop.call_soon_threadsafe(self._ended, attempt, ended)
@@ -462,6 +458,15 @@ class StepRunner:
             attempt.cancel()
         if running:
             await asyncio.wait(running, timeout=self._cancel_grace)
+
+
+def _called(step: Step[..., Any], args: Any, kwargs: Any) -> Ended:
+    """Call a sync step. No variable of this frame holds its error: the error's traceback holds the frame."""
+    try:
+        value = step.fn(*args, **kwargs)
+        return Ended(error=not_awaited(value, step)) if inspect.isawaitable(value) else Ended(value)
+    except BaseException as error:  # SystemExit and KeyboardInterrupt too, as above
+        return Ended(error=error)
 
 
 def _take(places: asyncio.Semaphore) -> bool:

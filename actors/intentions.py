@@ -65,7 +65,10 @@ class Leaf:
 
     def throw(self, error: Any, value: Any = None, traceback: Any = None) -> Any:
         """End the wait with an exception."""
-        raise error if value is None else value
+        try:
+            raise error if value is None else value
+        finally:
+            del error, value  # the traceback of what is raised holds this frame
 
     def close(self) -> None:
         """End the wait without a word (nothing is held here)."""

@@ -203,7 +203,10 @@ class _Ready:
 
     def throw(self, error: Any, value: Any = None, traceback: Any = None) -> Any:
         """Cancelled before it began."""
-        raise error if value is None else value
+        try:
+            raise error if value is None else value
+        finally:
+            del error, value  # the traceback of what is raised holds this frame
 
     def close(self) -> None:
         """Nothing is held here."""

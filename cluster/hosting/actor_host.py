@@ -37,12 +37,10 @@ class ActorHost:
 
     def __init__(self, serving: Serving, actor: str) -> None:
         self.actor = actor
-        self.mailbox = Mailbox(serving, actor, self._emptied)
+        self.mailbox = Mailbox(serving, actor)
         self._serving = serving
         self._known = KnownRecord(serving, actor, self.mailbox)
-        self._work = ActorWork(
-            serving, actor, self.mailbox, self._known, wake=self.wake, step_ended=self.step_ended
-        )
+        self._work = ActorWork(serving, actor, self.mailbox, self._known)
         self._task: asyncio.Task[None] | None = None
         self._again = False
         self._timer: asyncio.TimerHandle | None = None
@@ -190,7 +188,7 @@ class ActorHost:
             # Not even that: its events stay unacknowledged, and it is tried again for as long as they come.
             self._serving.services.log.exception("%s: cannot be quarantined", self.actor)
 
-    def _emptied(self) -> None:
+    def emptied(self) -> None:
         """The last acknowledgement is confirmed: there may be nothing left to stay for, or more to sweep."""
         if len(self._serving.held.of(self.actor)):
             self.wake()
@@ -208,7 +206,7 @@ class ActorHost:
             if self._timer is not None:
                 self._timer.cancel()
             self._known.park()
-            serving.retire(self)
+            serving.hosts.retire(self)
             return
         now = serving.services.monotonic()
         moments = [item.not_before for item in self.mailbox if item.not_before > now]

@@ -9,7 +9,7 @@ in the order of PROTOCOL 4.1 and 4.6 to 4.8.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -30,7 +30,7 @@ from .turner import Turner
 from .verdicts import verdicts
 
 if TYPE_CHECKING:
-    from sojourn.cluster.steps.local_steps import Listener, RunningCall
+    from sojourn.cluster.steps.local_steps import RunningCall
 
     from .hot_cache import Hot
     from .serving import Serving
@@ -55,11 +55,7 @@ class ActorWork:
         actor: str,
         mailbox: Mailbox,
         known: KnownRecord,
-        *,
-        wake: Callable[[], None],
-        step_ended: Listener,
     ) -> None:
-        """`wake` has the loop look again."""
         self.actor = actor
         self.mailbox = mailbox
         self.results: deque[tuple[RunningCall, StepDone]] = deque()
@@ -68,8 +64,7 @@ class ActorWork:
         """Somebody else may have written the record."""
         self._serving = serving
         self._known = known
-        self._wake = wake
-        self._turner = Turner(serving, actor, mailbox, known, step_ended, self._in_hand)
+        self._turner = Turner(serving, actor, mailbox, known, self.results)
         self._refusals = Refusals(serving, mailbox, known, self._turner)
         self._flush_pause = FLUSH_AGAIN_SECONDS[0]
         self._flush_at = 0.0
@@ -80,10 +75,6 @@ class ActorWork:
 
     def __repr__(self) -> str:
         return f"<ActorWork of {self.actor}: {len(self.mailbox)} events, {len(self.results)} results>"
-
-    def _in_hand(self, key: str, attempt: int) -> bool:
-        """Whether the outcome of this attempt is here and not committed yet: the attempt must not run again."""
-        return any(run.key == key and done.attempt == attempt for run, done in self.results)
 
     def moments(self) -> list[float]:
         """Local monotonic times at which something is to be tried that waits for nothing else."""
@@ -220,6 +211,10 @@ class ActorWork:
         services = self._serving.services
         while self.results:
             services.steps.hand_over(services, *self.results.popleft())
+
+    def _wake(self) -> None:
+        """Have the loop look again."""
+        self._serving.hosts.wake(self.actor)
 
     def _submit(self, items: Sequence[Item]) -> None:
         if items:

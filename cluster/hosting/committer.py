@@ -9,7 +9,7 @@ from sojourn.actors.current import CurrentActor
 from sojourn.actors.events import CancelStep, Facts, Reply, RunStep, Turn, Warn
 from sojourn.cluster.mail.mailbox import Mailbox
 from sojourn.cluster.mail.pruning import Pruning
-from sojourn.cluster.steps.local_steps import Listener, operation_key
+from sojourn.cluster.steps.local_steps import operation_key
 from sojourn.codecs.record import Origin, Record
 
 from .commits import commit
@@ -24,14 +24,11 @@ if TYPE_CHECKING:
 class Committer:
     """The only one in this process who changes the record. Used by its host's loop only, one call at a time."""
 
-    def __init__(
-        self, serving: Serving, actor: str, mailbox: Mailbox, known: KnownRecord, step_ended: Listener
-    ) -> None:
+    def __init__(self, serving: Serving, actor: str, mailbox: Mailbox, known: KnownRecord) -> None:
         self._serving = serving
         self._actor = actor
         self._mailbox = mailbox
         self._known = known
-        self._step_ended = step_ended
         self.pruning = Pruning(serving, actor, mailbox)
 
     async def commit(self, hot: Hot, turn: Turn) -> None:
@@ -138,7 +135,7 @@ class Committer:
         index = record.index
         actor = CurrentActor(index.actor, index.run, index.workflow, index.deployment, services.clock.now())
         services.steps.start(
-            services, self._serving.group, actor, run.call, self._step_ended, delay=run.delay
+            services, self._serving.group, actor, run.call, self._serving.hosts.step_ended, delay=run.delay
         )
 
     def facts(self, hot: Hot, ends: tuple[Origin, ...] = ()) -> Facts:

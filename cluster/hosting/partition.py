@@ -37,7 +37,9 @@ from .queries import Queries
 from .serving import COUNTED_AFTER_TAKEOVER, Serving
 
 if TYPE_CHECKING:
+    from sojourn.actors.events import StepDone
     from sojourn.broker.held import HeldEvent
+    from sojourn.cluster.steps.local_steps import RunningCall
 
     from .services import PartitionServices
 
@@ -99,9 +101,7 @@ class Partition:
         self._lane = lane
         subjects = services.subjects
         acks = Acknowledger(services.broker, subjects.held_stream, self._lost)
-        self._serving = Serving(
-            p, epoch, services, self._new_floors(p), acks, self._lost, self._retire, lane=lane
-        )
+        self._serving = Serving(p, epoch, services, self._new_floors(p), acks, self._lost, self, lane=lane)
         self._serving.mover = Mover(self._serving)
         self._queries = Queries(self._serving, self._mailbox_of)
 
@@ -288,7 +288,24 @@ class Partition:
         host = self._hosts.get(actor)
         return host.mailbox if host is not None else None
 
-    def _retire(self, host: ActorHost) -> None:
+    # ---- its actors' side: `serving.Hosts`
+
+    def wake(self, actor: str) -> None:
+        """See `serving.Hosts`. One that is not here has nothing to look at."""
+        if (host := self._hosts.get(actor)) is not None:
+            host.wake()
+
+    def emptied(self, actor: str) -> None:
+        """See `serving.Hosts`."""
+        if (host := self._hosts.get(actor)) is not None:
+            host.emptied()
+
+    def step_ended(self, run: RunningCall, done: StepDone) -> None:
+        """See `serving.Hosts`."""
+        self._host(run.actor.id).step_ended(run, done)
+
+    def retire(self, host: ActorHost) -> None:
+        """See `serving.Hosts`."""
         if self._hosts.get(host.actor) is host:
             del self._hosts[host.actor]
 

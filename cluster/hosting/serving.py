@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from sojourn.broker.subjects import ActorId
 from sojourn.cluster.mail.acks import Acknowledger
@@ -16,7 +16,9 @@ from sojourn.cluster.mail.mailroom import HeldIndex, HeldRef
 from .slow_code import SlowCode
 
 if TYPE_CHECKING:
+    from sojourn.actors.events import StepDone
     from sojourn.cluster.mail.moves import Mover
+    from sojourn.cluster.steps.local_steps import RunningCall
     from sojourn.codecs.record import Record
 
     from .actor_host import ActorHost
@@ -27,6 +29,24 @@ LOADS: Final = 128
 """Leader reads of records in flight per partition."""
 COUNTED_AFTER_TAKEOVER: Final = 100
 """Actors whose attempt is counted after a takeover by lease end, besides those whose lease was in their record (I7)."""
+
+
+class Hosts(Protocol):
+    """The partition's actors that have something in memory to do, reached by their ids: what an actor consists of holds nothing that
+    holds it, so a parked actor leaves nothing to the garbage collector.
+    """
+
+    def wake(self, actor: str) -> None:
+        """Have its loop look at everything again."""
+
+    def emptied(self, actor: str) -> None:
+        """The last event has left its mailbox."""
+
+    def step_ended(self, run: RunningCall, done: StepDone) -> None:
+        """A local step of one of them ended."""
+
+    def retire(self, host: ActorHost) -> None:
+        """The host has nothing left to do: forget it."""
 
 
 @dataclass(eq=False)
@@ -40,8 +60,7 @@ class Serving:
     acks: Acknowledger
     lost: Callable[[str], None]
     """Ask membership to look at `owner.<p>`."""
-    retire: Callable[[ActorHost], None]
-    """The host has nothing left to do: forget it."""
+    hosts: Hosts
     mover: Mover = field(init=False)
     held: HeldIndex = field(default_factory=HeldIndex)
     loads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(LOADS))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -13,7 +13,7 @@ from sojourn.actors.joining import AT_ONCE
 from sojourn.cluster.deployments.pins import REFUSED_BY
 from sojourn.cluster.mail.mailbox import Mailbox
 from sojourn.cluster.mail.mailroom import Item
-from sojourn.cluster.steps.local_steps import Listener, operation_key
+from sojourn.cluster.steps.local_steps import RunningCall, operation_key
 from sojourn.codecs.errors import PinNotSatisfied
 from sojourn.codecs.record import ErrorInfo, Origin, Outcome, Record
 
@@ -38,16 +38,14 @@ class Turner:
         actor: str,
         mailbox: Mailbox,
         known: KnownRecord,
-        step_ended: Listener,
-        in_hand: Callable[[str, int], bool],
+        results: Collection[tuple[RunningCall, StepDone]],
     ) -> None:
-        """`in_hand` tells whether the outcome of an attempt (operation id, number) waits here for its commit."""
+        """`results`: outcomes of attempts that wait here for their commit."""
         self._serving = serving
         self._actor = actor
         self._known = known
-        self._step_ended = step_ended
-        self._in_hand = in_hand
-        self._committer = Committer(serving, actor, mailbox, known, step_ended)
+        self._results = results
+        self._committer = Committer(serving, actor, mailbox, known)
         self._pace = Pace(serving.services.limits.transitions_per_second)
 
     async def first_things(self, hot: Hot) -> bool:
@@ -110,9 +108,9 @@ class Turner:
         mine: list[RunStep] = []
         for run in services.engine.pending_steps(record, services.clock.now()):
             key = operation_key(self._actor, record.index.run, run.call.op)
-            if services.steps.adopt(key, run.call.attempt, self._step_ended):
+            if services.steps.adopt(key, run.call.attempt, self._serving.hosts.step_ended):
                 continue
-            if self._in_hand(key, run.call.attempt):
+            if any(ran.key == key and done.attempt == run.call.attempt for ran, done in self._results):
                 continue
             if run.call.runner == services.runner:
                 mine.append(run)

@@ -53,11 +53,9 @@ class Fetched(Enum):
 class Mailbox:
     """Items of one actor by origin. Used by its host only, on the engine's loop."""
 
-    def __init__(self, serving: Serving, actor: str, emptied: Callable[[], None]) -> None:
-        """`emptied`: called when the last item has left."""
+    def __init__(self, serving: Serving, actor: str) -> None:
         self._serving = serving
         self._actor = actor
-        self._emptied = emptied
         self._items: dict[Origin, Item] = {}
         self._deleting: set[int] = set()
         """Held copies whose deletion is under way."""
@@ -239,7 +237,7 @@ class Mailbox:
         if item is not None:
             self._let_go(item)
             if not self._items:
-                self._emptied()
+                self._serving.hosts.emptied(self._actor)
 
     # ---- out: no effect, dead
 
@@ -338,8 +336,9 @@ class Mailbox:
     def clear(self) -> None:
         """A new attach brings everything again: forget it all."""
         self._deleting.clear()  # given up with the acknowledgements
-        for origin in tuple(self._items):
-            self._remove(origin)
+        for item in self._items.values():
+            self._let_go(item)
+        self._items.clear()
 
 
 def _wanted(

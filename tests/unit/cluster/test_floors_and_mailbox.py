@@ -105,14 +105,22 @@ class World:
         self.emptied = 0
         self.held = HeldIndex()
         services = SimpleNamespace(monotonic=lambda: self.now, fault=lambda *_: None)
-        floors = SimpleNamespace(touch=lambda _: None)
+        floors = SimpleNamespace(touch=lambda _: None, is_old=lambda _: False)
+        hosts = SimpleNamespace(emptied=self._emptied)
         serving: Any = SimpleNamespace(
-            services=services, floors=floors, acks=self.acks, held=self.held, unacknowledged=0, lane=""
+            services=services,
+            floors=floors,
+            acks=self.acks,
+            hosts=hosts,
+            held=self.held,
+            unacknowledged=0,
+            lane="",
         )
         self.serving = serving
-        self.mailbox = Mailbox(serving, "a", self._emptied)
+        self.mailbox = Mailbox(serving, "a")
 
-    def _emptied(self) -> None:
+    def _emptied(self, actor: str) -> None:
+        assert actor == "a"
         self.emptied += 1
 
     def deliver(self, seq: int, kind: Any = "mail", channel: str = "note") -> Item:
@@ -201,6 +209,15 @@ def test_after_a_new_attach_a_late_confirmation_means_nothing(world: World) -> N
     assert world.mailbox.get(renewed.origin) is renewed
     assert renewed.delivery is not None
     assert renewed.event == item.event
+
+
+def test_a_mailbox_that_is_cleared_tells_nobody_that_it_is_empty(world: World) -> None:
+    """Its host would be retired, and then woken for the new attach: two loops of one actor."""
+    world.deliver(1)
+    world.mailbox.clear()
+    assert not len(world.mailbox)
+    assert world.serving.unacknowledged == 0
+    assert world.emptied == 0
 
 
 def test_after_a_load_all_that_has_a_held_copy_is_read_again(world: World) -> None:
