@@ -24,6 +24,7 @@ from sojourn.codecs.record import (
     Outcome,
     PendingCall,
     Status,
+    Wait,
 )
 
 from . import intentions as i
@@ -176,11 +177,32 @@ def timer(turn: TurnInProgress, event: Event) -> None:
     if wait is None:
         grace_over(draft)
         return
-    draft.settle(wait.op, fired=fired)
     if wait.kind == "start":
+        draft.settle(wait.op, fired=fired)
         start_code(turn)
         return
+    _expire_earlier(turn, wait)
+    if draft.waits.get(wait.op) is wait and turn.running.root is None:
+        _expire(turn, wait, fired)
+
+
+def _expire_earlier(turn: TurnInProgress, wait: Wait) -> None:
+    """What was due before a timer that fired is due as well, although its own timer may come later: after an outage the broker sends
+    what is overdue in any order, and a sleep must not outlast the time limit around it.
+    """
+    draft, driver = turn.draft, turn.running
+    for other in sorted(draft.waits.values(), key=lambda each: each.until or 0.0):
+        if other.timer is None or other.kind == "start" or (other.until or 0.0) >= (wait.until or 0.0):
+            continue
+        if draft.waits.get(other.op) is other and driver.root is None:
+            _expire(turn, other)
+            driver.run()
+
+
+def _expire(turn: TurnInProgress, wait: Wait, fired: int | None = None) -> None:
+    """The time of a wait is up. `fired`: its timer, unless that is still to come."""
     driver = turn.running
+    turn.draft.settle(wait.op, fired=fired)
     if wait.kind == "timeout":
         driver.expire(wait.op, wait.branch)
         return

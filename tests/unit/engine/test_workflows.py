@@ -281,6 +281,30 @@ def test_nested_timeouts_expire_one_by_one(parked: bool) -> None:
 
 
 @workflow(registry=R)
+async def outslept() -> list[str]:
+    log = []
+    try:
+        async with timeout(5):
+            await gather(sleep(10), approval.receive(timeout=4, default="none"))
+            log.append("in time")
+    except TimeoutError:
+        log.append("timed out")
+    return log
+
+
+def test_a_time_limit_that_was_due_before_a_sleep_ends_first_whichever_timer_comes_first(
+    parked: bool,
+) -> None:
+    actor = Actor(outslept, parked=parked)
+    actor.start(outslept)
+    assert actor.record is not None
+    run = actor.record.index.run
+    for timer, _ in sorted(actor.armed.items(), key=lambda item: -item[1]):
+        actor.deliver(actor.event("timer", "wake", body={"run": run, "n": timer}))
+    assert (actor.result, actor.armed) == (["timed out"], {})
+
+
+@workflow(registry=R)
 async def gathers_with_error() -> list[str]:
     shared: list[str] = []
 
