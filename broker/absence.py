@@ -8,7 +8,8 @@ that is stored. (Seen: mail that had just been delivered was taken for gone, dro
 So a message is not asked for by its sequence alone, but for the first one from there on: a later one proves that the leader has come
 so far, and that the message is gone. Where there is no later one, the leader has to say that its stream is as long, and is asked
 again. (A server with three replicas pays so much more for its state than for a read that asking for it each time held up a busy
-cluster.) It is given time to get there: longer than a server goes on as leader of a cluster that it has lost (10 s). A
+cluster.) It is given time to get there: longer than a server goes on as leader of a cluster that it has lost. (It looks
+every 10 s whether it had word from the others within 10 s, so up to 20 s; a pause of a second comes on top.) A
 stream that is still shorter then has gone back (I8), and the message is not in it.
 """
 
@@ -20,7 +21,7 @@ from typing import Final
 from sojourn.broker.seam import Broker, Stored, StreamInfo
 
 ALL: Final = ">"
-PATIENCE_SECONDS: Final = 12.0
+PATIENCE_SECONDS: Final = 25.0
 PAUSE_SECONDS: Final = (0.02, 1.0)
 """First and longest pause between two looks at how far the leader has come."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from urllib.parse import quote, unquote
 
-from sojourn.broker.errors import MailboxFull, WrongLastSequence
+from sojourn.broker.errors import MailboxFull, OutcomeUnknown, WrongLastSequence
 from sojourn.broker.held import COPY_ROOM, carried_headers
 from sojourn.broker.seam import Broker, Headers, Publish, Stored
 from sojourn.broker.subjects import Dead, Subjects, token
@@ -95,7 +95,10 @@ class DeadLetters:
         subject = self._subjects.dead(token(origin.stream), origin.created, origin.seq)
         try:
             await self._broker.publish(Publish(subject, payload, headers, expect_last=0))
-        except WrongLastSequence:
+        except WrongLastSequence as error:
+            if error.actual is None:
+                # One is under way, perhaps from an earlier try of ours, and may get lost with its leader.
+                raise OutcomeUnknown("dead letter", subject, "another write in flight") from error
             return DeadLettered.ALREADY
         except MailboxFull:
             if origin.stream != "mail":

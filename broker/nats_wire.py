@@ -38,6 +38,8 @@ Json: TypeAlias = dict[str, Any]
 WRONG_LAST_SEQUENCE = 10071
 WRONG_LAST_SEQUENCE_IN_FLIGHT = 10164
 STORE_FAILED = 10077
+DUPLICATE_IN_FLIGHT = 10158
+"""A message of the same id is under way to the replicas: perhaps an earlier try of this very one."""
 NO_MESSAGE_FOUND = 10037
 NO_MESSAGE_TO_DELETE = 10057
 NO_SUCH_SEQUENCE = 10043
@@ -87,6 +89,7 @@ def publish_error(error: Json, message: Publish) -> Exception:
 
     503 and 429 mean that the server cannot do it *now* (no leader, store closing, too many batches): they are
     an unknown outcome to the caller, which reads and tries again, except for the full stream, which is final.
+    So is the copy that is under way: it may be stored yet (tried), or get lost with its leader.
     """
     code, description = error.get("err_code", 0), error.get("description", "")
     if code in (WRONG_LAST_SEQUENCE, WRONG_LAST_SEQUENCE_IN_FLIGHT):
@@ -96,7 +99,7 @@ def publish_error(error: Json, message: Publish) -> Exception:
         )
     if code == STORE_FAILED and description.startswith("maximum"):
         return MailboxFull(message.subject, description)
-    if error.get("code") in (UNAVAILABLE, TOO_MANY_REQUESTS):
+    if error.get("code") in (UNAVAILABLE, TOO_MANY_REQUESTS) or code == DUPLICATE_IN_FLIGHT:
         return OutcomeUnknown("publish", message.subject, f"{description} ({code})")
     return Refused(code, description, message.subject)
 

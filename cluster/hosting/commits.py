@@ -3,6 +3,9 @@
 A put that times out may be stored, may not be stored, or may be stored later. The owner reads from the leader until the record shows which:
 its own commit id (stored), the old revision (send the very same bytes again: a late copy of the first put is then refused by its own
 expectation), or another's commit. In the last case nothing in memory about the actor is true any more: `Overtaken`.
+
+A record older than the one that the commit was to follow is none of these: the server that answered was paused, and takes itself for the
+leader still. It refuses the commit, too, since it has not heard of that revision.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from sojourn.broker.absence import state_reaching
 from sojourn.broker.errors import BrokerError, OutcomeUnknown, Refused, WrongLastSequence
 from sojourn.broker.index_headers import index_headers
 from sojourn.broker.subjects import ActorId
@@ -62,9 +66,15 @@ class Loaded:
     unreadable: Unreadable | None = None
 
 
-async def read_record(services: PartitionServices, actor: str) -> Loaded:
-    """The newest record of an actor, from the leader. Raises `BrokerError`."""
+async def read_record(services: PartitionServices, actor: str, *, least: int = 0) -> Loaded:
+    """The newest record of an actor, from the leader. `least`: a revision that it has had; a leader that has not come so far is given time
+    (`broker.absence`). Raises `BrokerError`.
+    """
     stored = await services.frames.read(ActorId(actor))
+    if (stored.revision if stored is not None else 0) < least:
+        stream = services.subjects.frames_stream
+        await state_reaching(services.broker, stream, least, patience=services.patience)
+        stored = await services.frames.read(ActorId(actor))
     if stored is None:
         return Loaded(None, 0)
     if not stored.data:
@@ -122,7 +132,7 @@ async def _settle(services: PartitionServices, actor: str, commit_id: str, expec
     pause = 0.05
     while True:
         try:
-            found = await read_record(services, actor)
+            found = await read_record(services, actor, least=expect)
         except BrokerError:
             await asyncio.sleep(pause)
             pause = min(2 * pause, 2.0)

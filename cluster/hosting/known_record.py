@@ -39,6 +39,8 @@ class KnownRecord:
         """A pending call is run by a node that may live."""
         self.unreadable = False
         """A record is stored that cannot be opened here."""
+        self._least = 0
+        """A revision that the record has had: what is older is not the leader's word."""
 
     def __repr__(self) -> str:
         state = "unread" if self.hot is None else f"at revision {self.hot.revision}"
@@ -60,7 +62,7 @@ class KnownRecord:
 
     async def _load(self) -> Hot:
         serving, services = self._serving, self._serving.services
-        found = await read_record(services, self._actor)
+        found = await read_record(services, self._actor, least=self._least)
         self._mailbox.reread()
         self.unreadable = found.unreadable is not None
         if found.unreadable is not None:
@@ -121,7 +123,7 @@ class KnownRecord:
 
     async def is_newest(self, hot: Hot) -> bool:
         """Whether the leader's record is the one in memory. Raises `BrokerError`, `HigherEpoch`."""
-        found = await read_record(self._serving.services, self._actor)
+        found = await read_record(self._serving.services, self._actor, least=hot.revision)
         if found.record is not None:
             self._check_epoch(found.record)
         return found.revision == hot.revision
@@ -153,6 +155,7 @@ class KnownRecord:
         services = self._serving.services
         services.hot_cache.drop(self._actor)
         if hot is not None:
+            self._least = max(self._least, hot.revision)
             hot.discard()
         services.alone.release(self._actor)
 

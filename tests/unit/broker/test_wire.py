@@ -55,6 +55,7 @@ def test_every_option_becomes_its_header() -> None:
         ('{"error":{"code":503,"err_code":10077,"description":"stream is closed"}}', OutcomeUnknown),
         ('{"error":{"code":503,"err_code":10008,"description":"temporarily unavailable"}}', OutcomeUnknown),
         ('{"error":{"code":429,"err_code":10210,"description":"too many batches"}}', OutcomeUnknown),
+        ('{"error":{"code":409,"err_code":10158,"description":"duplicate is in process"}}', OutcomeUnknown),
         ('{"error":{"code":400,"err_code":10054,"description":"message size exceeds"}}', Refused),
         ("not json", OutcomeUnknown),
         ("[]", OutcomeUnknown),
