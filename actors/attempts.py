@@ -154,12 +154,10 @@ def _with_value(call: PendingCall, step: Step[..., Any], value: Any, seconds: fl
             call.op, call.attempt, outcomes.of_value(step.signature.encode_result(value)), seconds
         )
     except PayloadError as error:
-        outcome = outcomes.of_exception(error)
+        outcome = outcomes.of_exception(error.of(f"result of step {step.name!r}"))
         info = outcome.error
         if info is not None:
-            info = msgspec.structs.replace(
-                info, message=f"result of step {step.name!r}: {info.message}", traceback=""
-            )
+            info = msgspec.structs.replace(info, traceback="")
         return StepDone(
             call.op, call.attempt, msgspec.structs.replace(outcome, error=info), seconds, retryable=False
         )

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar, final, overload
 from sojourn.broker.subjects import ChannelName, channel_name
 from sojourn.codecs.data import Type
 from sojourn.codecs.durations import Duration, duration
+from sojourn.codecs.errors import PayloadError
 
 from .errors import OnlyInWorkflow
 from .inside import inside
@@ -123,3 +124,12 @@ class Channel(Generic[T]):
         # By value: a workflow may receive on a channel that is no global. Any is left out, for smaller
         # frames.
         return Channel, ((str(self.name),) if self.annotation is Any else (str(self.name), self.annotation))
+
+
+def encode_mail(kind: Type, channel: str, value: Any) -> bytes:
+    """A mail's payload, of the channel's type. Raises `PayloadError`, which names the channel."""
+    try:
+        return kind.encode(value)
+    except PayloadError as error:
+        error.of(f"mail on {channel}")
+        raise

@@ -338,7 +338,9 @@ class Engine:
         if error is None:
             try:
                 return Status.COMPLETED, of_value(workflow.signature.encode_result(value))
-            except (PayloadError, TypeError) as wrong:
+            except PayloadError as wrong:
+                error = wrong.of(f"result of workflow {workflow.name}")
+            except TypeError as wrong:
                 wrong.add_note(f"the result of workflow {workflow.name} cannot cross as data")
                 error = wrong
         if is_defect(error) and workflow.on_defect == "hold" and not cancelling:

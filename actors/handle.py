@@ -21,7 +21,7 @@ from sojourn.codecs.exceptions_data import rebuild_exception
 from sojourn.codecs.record import Index, Origin, Outcome
 
 from .answers import NO_SUCH_ACTOR, UNREADABLE, Answer, Question, What
-from .channel import Channel
+from .channel import Channel, encode_mail
 from .description import Description as Description  # of the public face, beside Handle
 from .errors import (
     DeadLettered,
@@ -116,7 +116,7 @@ class Handle(Generic[R]):
         if wait not in ("stored", "consumed"):
             raise ValueError(f'wait={wait!r}: expected "stored" or "consumed"')
         name = channel.name if isinstance(channel, Channel) else channel_name(channel)
-        encoded = self._channel_type(channel, name).encode(payload)
+        encoded = encode_mail(self._channel_type(channel, name), name, payload)
         message = Publish(self._requests.subjects.mail(self.id, name), encoded, msg_id=self._requests.ids())
         seconds = duration(timeout)
         try:

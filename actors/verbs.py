@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, over
 from sojourn.codecs import data
 from sojourn.codecs.durations import duration
 
-from .channel import Channel
+from .channel import Channel, encode_mail
 from .errors import OnlyInWorkflow
 from .inside import current_driver
 from .intentions import CancelChild, Checkpoint, Fork, Join, Receive, Send, Sleep, Spawn, WaitBranches, owed
@@ -94,7 +94,7 @@ def send(
     intention = Send(
         target=target.id if isinstance(target, Child) else str(target),
         channel=known.name,
-        payload=known.type.encode(payload),
+        payload=encode_mail(known.type, known.name, payload),
         timeout=None if timeout is None else duration(timeout),
     )
     return owed(intention, "send")

@@ -21,7 +21,7 @@ error survives pickling: its arguments are its attributes. Nothing here ever hol
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 
 class SojournError(Exception):
@@ -166,14 +166,27 @@ class PayloadError(_Facts, ValueError):
     """A value does not have the shape that its annotation promises.
 
     Attributes: `expected` and `received` (types or conditions in words, never the value), `path` (from `$`,
-    the whole payload).
+    the whole payload), `payload` (whose: "arguments of add"; empty when that is clear from where it was raised).
     """
+
+    payload = ""
 
     def __init__(self, expected: str, received: str, path: str = "$") -> None:
         self.expected = expected
         self.received = received
         self.path = path
         super().__init__(expected, received, path)
+
+    def of(self, payload: str) -> Self:
+        """This error, which says whose payload it is about."""
+        self.payload = payload
+        return self
+
+    def __str__(self) -> str:
+        return f"{self.payload}: {self._text()}" if self.payload else self._text()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self._facts, {"payload": self.payload} if self.payload else None
 
     def _text(self) -> str:
         return f"expected {self.expected}, received {self.received} at {self.path}"

@@ -73,7 +73,14 @@ class Signature:
         """
         if kwargs or not self._binds_by_position(len(args)):
             args, kwargs = self._bind(args, kwargs or {})
-        call = (args, kwargs or {})
+        try:
+            return self._encoded(args, kwargs or {})
+        except PayloadError as error:
+            error.of(f"arguments of {self.name}")
+            raise
+
+    def _encoded(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+        call = (args, kwargs)
         try:
             data = encode_json(call, self.limits)
             back = self._read_args(data)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Awaitable
 from typing import Any, Final, final
 
 import msgspec
@@ -85,7 +86,8 @@ def encode_json(value: Any, limits: Limits) -> bytes:
     except NotData as error:
         culprit, name = error.value, str(error)
         path = find_path(value, lambda item: item is culprit) or "$"
-        raise PayloadError("data", f"an object of {name}", path) from None
+        unused = ", which is to be awaited" if isinstance(culprit, Awaitable) else ""
+        raise PayloadError("data", f"an object of {name}{unused}", path) from None
     except RecursionError:
         raise PayloadTooDeep(limits.depth + 1, limits.depth) from None
     except UnicodeEncodeError:

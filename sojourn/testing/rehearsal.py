@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from sojourn.actors.channel import Channel
+from sojourn.actors.channel import Channel, encode_mail
 from sojourn.actors.errors import (
     WorkflowCancelled,
     WorkflowFailed,
@@ -103,13 +103,15 @@ class Rehearsal(Generic[R]):
         index, envelope = self.record.index, self.record.envelope
         if index.hold == "quarantined" and envelope.hold is not None:
             hold = envelope.hold
-            raise WorkflowQuarantined(
+            held = WorkflowQuarantined(
                 self.id,
                 workflow=index.workflow,
                 run=index.run,
                 message=hold.reason,
                 traceback=hold.traceback,
             )
+            held.add_note(hold.traceback)  # so that the test's report shows the line
+            raise held
         if envelope.outcome is None:
             raise RuntimeError(f"{self.id} has not ended: it is {index.status} ({index.wait or 'no wait'})")
         return self._value(envelope.outcome)
@@ -143,7 +145,7 @@ class Rehearsal(Generic[R]):
     async def signal(self, channel: Channel[Any] | str, value: Any = None) -> None:
         """Send mail to it, as any client would; JSON by the channel's type."""
         known = channel if isinstance(channel, Channel) else Channel(channel)
-        await self._world.mail(self.id, known.name, known.type.encode(value))
+        await self._world.mail(self.id, known.name, encode_mail(known.type, known.name, value))
 
     async def cancel(self, reason: str = "", *, grace: Duration | None = None) -> None:
         """Ask it to end; its cleanup runs."""

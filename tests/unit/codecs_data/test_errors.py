@@ -11,6 +11,7 @@ from sojourn.codecs import errors
 ERRORS = [
     errors.DataTypeError("parameter `a` of `f`", "socket", "no data"),
     errors.PayloadError("int", "str", "$.a"),
+    errors.PayloadError("int", "str", "$.args[0]").of("arguments of add"),
     errors.PayloadTooLarge(300_000, 262_144),
     errors.PayloadTooDeep(65, 64),
     errors.DurationError("'1y'", "unknown unit"),
@@ -44,6 +45,7 @@ def test_messages_say_what_was_expected_received_and_where() -> None:
     assert [str(error) for error in ERRORS] == [
         "parameter `a` of `f`: `socket` cannot cross as data: no data",
         "expected int, received str at $.a",
+        "arguments of add: expected int, received str at $.args[0]",
         "expected at most 262,144 bytes, received 300,000 bytes at $; "
         "store the large value elsewhere and pass a reference to it",
         "expected at most 64 levels of nesting, received 65 or more at $",

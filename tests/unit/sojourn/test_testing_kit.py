@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 from datetime import UTC, datetime
 from typing import Any
@@ -232,3 +233,56 @@ async def test_a_sender_is_told_of_mail_that_its_receiver_cannot_take(world: Wor
     ]
     await world.advance("2d")
     assert writer.result() == "done"
+
+
+@step(registry=R)
+async def add(a: int, b: int) -> int:
+    return a + b
+
+
+questions = Channel("questions", dict[str, int])
+
+
+@workflow(registry=R)
+async def mistaken(mistake: str) -> int:
+    number: Any = "two"
+    match mistake:
+        case "argument":
+            return await add(1, number)
+        case "result":
+            return number  # type: ignore[no-any-return]  # the mistake
+        case "not awaited":
+            return add(1, 2)  # type: ignore[return-value]  # the mistake
+        case "mail":
+            await send("another", questions, {"n": number})
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("mistake", "text"),
+    [
+        ("argument", "arguments of add: expected int, received str at $.args[1]"),
+        ("result", "result of workflow mistaken: expected int, received str at $"),
+        (
+            "not awaited",
+            "result of workflow mistaken: expected data, received an object of StepCall, which is to be awaited at $",
+        ),
+        ("mail", "mail on questions: expected int, received str at $[...]"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::sojourn.NeverAwaited")
+async def test_a_value_that_does_not_cross_is_told_with_the_call_it_was_meant_for(
+    mistake: str, text: str
+) -> None:
+    held = await World(R).start(mistaken(mistake))
+    with pytest.raises(WorkflowQuarantined) as told:
+        held.result()
+    assert told.value.message.endswith(text)
+    gc.collect()  # the call that nobody awaited warns here, where it is expected
+
+
+async def test_the_report_of_a_test_shows_the_line_of_a_defect() -> None:
+    held = await World(R).start(mistaken("argument"))
+    with pytest.raises(WorkflowQuarantined) as told:
+        held.result()
+    assert "return await add(1, number)" in "".join(told.value.__notes__)
