@@ -245,7 +245,7 @@ def _admin(subjects: Subjects) -> list[str]:
     verbs = ("CREATE", "UPDATE", "DELETE", "PURGE", "MSG.DELETE")
     return [
         *_node(subjects),
-        *(f"{_API}.STREAM.{verb}.{stream}" for verb in verbs for stream in _streams(subjects)),
+        *(f"{_API}.STREAM.{verb}.{stream}" for verb in verbs for stream in subjects.streams),
         f"{_API}.STREAM.NAMES",
         f"{_API}.STREAM.LIST",
         f"sj.{subjects.namespace}.>",
@@ -263,7 +263,7 @@ def _node(subjects: Subjects) -> list[str]:
     consumed = (subjects.mail_stream, subjects.ctl_stream, subjects.wake_stream, subjects.steps_stream)
     return [
         f"{_API}.INFO",
-        *(f"{_API}.{call}" for call in _reads(_streams(subjects))),
+        *(f"{_API}.{call}" for call in _reads(subjects.streams)),
         *(f"{_API}.CONSUMER.{call.format(stream)}" for stream in consumed for call in _CONSUMER_CALLS),
         *(f"$JS.ACK.{stream}.>" for stream in consumed),
         f"{_API}.STREAM.MSG.DELETE.{subjects.held_stream}",
@@ -281,17 +281,3 @@ def _reads(streams: Iterable[str]) -> list[str]:
     """Leader reads, direct gets and state: calls that only read."""
     calls = ("STREAM.INFO", "STREAM.MSG.GET", "DIRECT.GET")
     return [f"{call}.{stream}" for call in calls for stream in streams]
-
-
-def _streams(subjects: Subjects) -> tuple[str, ...]:
-    return (
-        subjects.mail_stream,
-        subjects.ctl_stream,
-        subjects.wake_stream,
-        subjects.held_stream,
-        subjects.steps_stream,
-        subjects.dead_stream,
-        subjects.frames_stream,
-        subjects.cluster_stream,
-        subjects.values_stream,
-    )

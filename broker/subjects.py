@@ -227,6 +227,17 @@ class Subjects:
         self.frames_stream = f"KV_{self.frames_bucket}"
         self.cluster_stream = f"KV_{self.cluster_bucket}"
         self.values_stream = f"OBJ_{self.values_bucket}"
+        self.streams = (
+            self.mail_stream,
+            self.ctl_stream,
+            self.wake_stream,
+            self.held_stream,
+            self.steps_stream,
+            self.dead_stream,
+            self.frames_stream,
+            self.cluster_stream,
+            self.values_stream,
+        )
         self._frame_prefix = f"$KV.{self.frames_bucket}."
         self._cluster_prefix = f"$KV.{self.cluster_bucket}."
 

@@ -32,15 +32,5 @@ async def measure_storage(broker: Broker, subjects: Subjects, metrics: Metrics) 
     metrics.gauge("storage_bytes", account.bytes)
     if account.max_bytes > 0:
         metrics.gauge("storage_limit_bytes", account.max_bytes)
-    for stream in (
-        subjects.mail_stream,
-        subjects.ctl_stream,
-        subjects.wake_stream,
-        subjects.held_stream,
-        subjects.steps_stream,
-        subjects.dead_stream,
-        subjects.frames_stream,
-        subjects.cluster_stream,
-        subjects.values_stream,
-    ):
+    for stream in subjects.streams:
         metrics.gauge("stream_bytes", (await broker.stream_info(stream)).bytes, stream=stream)
