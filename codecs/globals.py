@@ -40,7 +40,7 @@ def reduce_stateless(pickler: FramePickler, value: Any) -> Any:
 
 def stateless_reducer(kind: type) -> Callable[[FramePickler, Any], Any] | None:
     """How instances of `kind` are stored when they may hold nothing, which is asked of each; else None."""
-    return reduce_stateless if _is_default(kind) else None
+    return reduce_stateless if is_default(kind) and not has_slots(kind) else None
 
 
 def reduce_context_variable(pickler: FramePickler, value: Any) -> Any:
@@ -103,18 +103,20 @@ def stateless_value(module: str, name: str, kind: Any) -> Any:
 
 def is_plain(kind: type) -> bool:
     """Whether instances of `kind` keep their state in `__dict__` only, and are pickled by Python's default."""
-    return bool(kind.__dictoffset__) and _is_default(kind)
+    return bool(kind.__dictoffset__) and is_default(kind) and not has_slots(kind)
 
 
-def _is_default(kind: type) -> bool:
-    return (
-        all(
-            getattr(kind, name) is getattr(object, name)
-            for name in ("__reduce_ex__", "__reduce__", "__getstate__")
-        )
-        and not any(base.__dict__.get("__slots__") for base in kind.__mro__)
-        and all(base is object or base.__flags__ & _HEAP for base in kind.__mro__)
-    )
+def has_slots(kind: type) -> bool:
+    """Whether instances of `kind` keep attributes outside of `__dict__`."""
+    return any(base.__dict__.get("__slots__") for base in kind.__mro__)
+
+
+def is_default(kind: type) -> bool:
+    """Whether instances of `kind` have nothing but attributes, and are pickled by Python's default."""
+    return all(
+        getattr(kind, name) is getattr(object, name)
+        for name in ("__reduce_ex__", "__reduce__", "__getstate__")
+    ) and all(base is object or base.__flags__ & _HEAP for base in kind.__mro__)
 
 
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class made by a class statement

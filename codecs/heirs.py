@@ -113,7 +113,15 @@ def _sets_its_dictionary(kind: type) -> bool:
 def _forgets(kind: type) -> bool:
     """Whether a class has attributes that the `__getstate__` made for its base does not know: that of attrs or of a dataclass."""
     base = _owner(kind, "__getstate__")
-    return _is_made(base) and base is not kind and bool(kind.__dictoffset__) and not base.__dictoffset__
+    if not _is_made(base):
+        return False
+    heirs = kind.__mro__[: kind.__mro__.index(base)]
+    members = (member for each in heirs for member in vars(each).values())
+    return (bool(kind.__dictoffset__) and not base.__dictoffset__) or any(map(_is_slot, members))
+
+
+def _is_slot(member: Any) -> bool:
+    return type(member) is types.MemberDescriptorType
 
 
 def has_made_state(kind: type) -> bool:
@@ -178,7 +186,7 @@ def _slots(value: Any, base: type) -> Iterator[tuple[str, Any]]:
         if each is base:
             break
         for name, descriptor in vars(each).items():
-            if type(descriptor) is types.MemberDescriptorType:
+            if _is_slot(descriptor):
                 try:
                     yield name, descriptor.__get__(value)
                 except AttributeError:  # not set
@@ -192,7 +200,8 @@ def _reduce_asked(pickler: FramePickler, value: Any) -> Any:
     make, arguments, state, *more = reduced
     kind = type(value)
     if _forgets(kind):
-        return make, arguments, (state, dict(_dictionary(value))), *(more or (None, None)), set_both
+        own = _attributes(value, _owner(kind, "__getstate__")) or ()
+        return make, arguments, (state, *own), *(more or (None, None)), set_both
     if _needs_arguments(kind):
         make, arguments = object_of, (kind,)
     if state is None:
@@ -268,10 +277,11 @@ def set_attributes(made: Any, attributes: dict[str, Any], slots: dict[str, Any])
         object.__setattr__(made, name, value)
 
 
-def set_both(made: Any, state: tuple[Any, dict[str, Any]]) -> None:
-    """What the `__getstate__` of the base knows, and the attributes that it does not."""
-    set_state(made, state[0])
-    set_attributes(made, state[1], {})
+def set_both(made: Any, state: tuple[Any, ...]) -> None:
+    """What the `__getstate__` of the base knows, and the attributes and slots that it does not."""
+    known, attributes, slots = (*state, {}, {})[:3]
+    set_state(made, known)
+    set_attributes(made, attributes, slots)
 
 
 def set_dictionary(made: Any, kept: Any) -> None:

@@ -451,3 +451,94 @@ async def dictionaries_that_are_shared(log: Log) -> Any:
     itself["c"] = 3
     seen: list[Any] = [other, two]
     return dict(itself), itself.c, [(each.x, each.y) for each in seen], itself.__dict__ is itself  # type: ignore[attr-defined]
+
+
+@dataclasses.dataclass(frozen=True)
+class Id:
+    number: int
+
+
+@dataclasses.dataclass(slots=True, unsafe_hash=True)
+class Vertex:
+    name: Any
+    peers: set[Any] = dataclasses.field(default_factory=set, compare=False)
+
+
+class SlottedNode:
+    __slots__ = ("_SlottedNode__seen", "__weakref__", "name", "peers", "unset")
+
+    def __init__(self, name: Any) -> None:
+        self.peers: set[Any] = set()
+        self.name = name
+        self.__seen = [name]
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SlottedNode) and self.name == other.name
+
+
+class MixedNode(SlottedNode):
+    """With a dictionary besides: what is in it has an order, and one name is shown by a property."""
+
+    def __init__(self, name: Any) -> None:
+        self.group = [1]
+        self.number = 3
+        super().__init__(name)
+        vars(self)["shown"] = 5
+
+    @property
+    def shown(self) -> int:
+        return self.number
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.number))
+
+
+def _slotted_ring(kind: Any, one: Any, two: Any) -> Any:
+    first, second = kind(one), kind(two)
+    first.peers.add(second)
+    second.peers |= {first, second}
+    return first
+
+
+def _look_at_ring(node: Any) -> Any:
+    return [(each.name, node in each.peers, getattr(each, "__dict__", None)) for each in (node, *node.peers)]
+
+
+program(
+    "data_classes_with_slots_that_know_each_other", lambda: _slotted_ring(Vertex, "a", "b"), _look_at_ring
+)
+program("slotted_nodes_that_know_each_other", lambda: _slotted_ring(SlottedNode, "a", "b"), _look_at_ring)
+program("mixed_nodes_that_know_each_other", lambda: _slotted_ring(MixedNode, "a", "b"), _look_at_ring)
+program(
+    "nodes_by_an_id_of_their_own",
+    lambda: _slotted_ring(Vertex, Id(1), (Fixed(2), Pair(1, 2))),
+    _look_at_ring,
+)
+
+
+@dataclasses.dataclass(slots=True, frozen=True)
+class Extended(Fixed):
+    y: Any = None
+
+
+class Tagged(Extended):
+    __slots__ = ("note", "unset")
+
+
+class TaggedMore(Tagged):
+    pass
+
+
+program(
+    "slots_beside_those_of_a_data_class",
+    lambda: _with(Tagged(1, 2), note=[3]),
+    lambda it: (it, it.note, hasattr(it, "unset")),
+)
+program(
+    "slots_and_attributes_beside_those_of_a_data_class",
+    lambda: _with(TaggedMore(1, 2), note=[3], more=[4]),
+    lambda it: (it, it.note, vars(it)),
+)

@@ -62,7 +62,7 @@ _RESTORERS = {
         "fill_heir", "make_heir", "make_struct", "make_value", "object_of", "set_both", "set_dictionary", "set_state",
     ),
     "iterators": ("ordered_iterator",),
-    "keyed": ("fill_keyed", "make_keyed"),
+    "keyed": ("fill_keyed", "fill_slotted", "make_keyed", "make_slotted"),
     "type_parameters": ("make_type_parameter", "type_parameter_of"),
 }  # fmt: skip
 
