@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from weakref import ref
 
 import pytest
-from sojourn.cluster.garbage import GROWTH, REST, REST_LOOKS, Garbage
+from sojourn.cluster.garbage import GROWTH, Garbage
 
 
 class Cycle:
@@ -53,17 +53,6 @@ def test_what_lives_on_is_not_walked_again_until_half_as_much_has_come() -> None
     allocated.blocks += 1
     assert garbage.collect()
     assert not garbage.collect()
-
-
-def test_a_node_that_has_come_to_rest_collects_once() -> None:
-    allocated = Allocated(1_000)
-    garbage = Garbage(allocated)
-    for _ in range(3):
-        allocated.blocks += REST
-        assert not garbage.collect(), "it is at work"
-        looks = [garbage.collect() for _ in range(3 * REST_LOOKS)]
-        assert looks.index(True) == REST_LOOKS - 1
-        assert looks.count(True) == 1
 
 
 def test_what_was_freed_meanwhile_does_not_count() -> None:
