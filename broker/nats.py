@@ -238,6 +238,8 @@ class NatsBroker:
         headers = end.headers or {}
         if headers.get("Status") not in ("204", "404"):
             await self._raise_scan_status(end, subject, stream)
+        if found and not wire.is_whole([message.headers or {} for message in (*found, end)]):
+            raise OutcomeUnknown("scan", subject, "messages of a batch were lost on their way")
         return found, headers.get("Nats-Num-Pending", "0") != "0"
 
     async def _raise_scan_status(self, end: Msg, subject: str, stream: str) -> None:

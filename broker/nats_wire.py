@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
@@ -176,6 +176,19 @@ def parse_direct(headers: Mapping[str, str], payload: bytes) -> Stored:
         headers={name: value for name, value in headers.items() if name not in _DIRECT},
         time=unix_nanoseconds(headers["Nats-Time-Stamp"]) / 1e9,
     )
+
+
+def is_whole(answers: Sequence[Mapping[str, str]]) -> bool:
+    """Whether nothing is missing in the headers of a batch of direct gets, the closing 204 included: each names the sequence before it.
+
+    They come from any server; when the route from there is cut and comes back meanwhile, what was on it is lost, and the end may arrive.
+    """
+    before = "0"
+    for headers in answers:
+        if headers.get("Nats-Last-Sequence") != before:
+            return False
+        before = headers.get("Nats-Sequence", "")
+    return True
 
 
 def parse_delivery(reply: str) -> tuple[str, int, int, int, int]:
