@@ -45,7 +45,12 @@ _REMEDIES = (
     ("weakref", "finalize", "it would call its function when this copy is dropped; clean up in a `finally`"),
     ("weakref", "", "hold the object itself, or look it up again after the await"),
     ("functools", "_lru_cache_wrapper", "define the function with its cache at module level"),
+    ("functools", "KeyWrapper", "keep the function that compares, and wrap it where you sort"),
+    ("typing", "NewType", "define it at module level"),
     ("re", "Match", "take the groups you need before the await"),
+    ("_sre", "", "take the matches you need into a list before the await"),
+    ("_csv", "", "read the rows you need into a list before the await"),
+    ("builtins", "memoryview", "keep the bytes that it shows, and make it again after the await"),
 )
 _OPEN_LATER = "open it inside a step or after the await"
 

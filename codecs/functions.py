@@ -186,6 +186,11 @@ def reduce_class(_: FramePickler, kind: type) -> Any:
             kind.__qualname__,
             "its methods are generated, so their code is nowhere to be found again; define the class at module level",
         )
+    if _is_made_with_arguments(kind):
+        raise CannotCapture(
+            kind.__qualname__,
+            "its base or metaclass wants arguments, which are not kept; define the class at module level",
+        )
     from cloudpickle import cloudpickle  # type: ignore[import-untyped]  # it has no stubs
 
     skeleton, arguments, state, *_ = cloudpickle._dynamic_class_reduce(kind)
@@ -199,6 +204,8 @@ def reduce_class(_: FramePickler, kind: type) -> Any:
     ):  # what computes them holds the class's dictionary
         space["__annotations__"] = {name: _storable(value) for name, value in annotations.items()}
     if not issubclass(kind, enum.Enum):
+        if "__slots__" in space:
+            arguments[3]["__slots__"] = space["__slots__"]  # which cloudpickle sets when it is too late
         return make_class, (skeleton, arguments[4], arguments), (state, {}), None, None, fill_class
     # cloudpickle leaves out other names for a member, and what its `__init__` gave it.
     members = {name: member._value_ for name, member in kind.__members__.items()}
@@ -240,6 +247,23 @@ def _has_generated_methods(kind: type) -> bool:
     """Whether a class is a data class of some library, a named tuple or a typed dictionary: made by `exec`, in no code object."""
     marks = ("__dataclass_fields__", "__attrs_attrs__", "__struct_fields__", "model_fields", "__total__")
     return any(mark in vars(kind) for mark in marks) or (issubclass(kind, tuple) and "_fields" in vars(kind))
+
+
+def _is_made_with_arguments(kind: type) -> bool:
+    """Whether a class statement like that of `kind` fails without the arguments that it had (`class A(Base, tag="a")`)."""
+    above: Any = super(kind, kind)
+    told: Any = getattr(above.__init_subclass__, "__func__", None)
+    makers: Any = type(kind)
+    return wants_more(told, 1) or wants_more(makers.__new__, 4) or wants_more(makers.__init__, 4)
+
+
+def wants_more(function: Any, given: int) -> bool:
+    """Whether a Python function cannot be called with so many arguments by position, and no others."""
+    if not isinstance(function, types.FunctionType):
+        return False
+    code = function.__code__
+    needed = code.co_argcount - len(function.__defaults__ or ())
+    return needed > given or code.co_kwonlyargcount > len(function.__kwdefaults__ or ())
 
 
 _KNOWN_TO_PICKLE = (type(None), type(...), type(NotImplemented))

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from .functions import wants_more
 from .globals import reduce_stateless
 
 if TYPE_CHECKING:
@@ -88,11 +89,7 @@ def _answers(kind: type) -> bool:
 
 def _needs_arguments(kind: type) -> bool:
     """Whether a plain class cannot be made by `__new__` without arguments."""
-    made = kind.__new__
-    if not isinstance(made, types.FunctionType):
-        return False
-    needed = made.__code__.co_argcount - len(made.__defaults__ or ()) > 1
-    return needed or made.__code__.co_kwonlyargcount > len(made.__kwdefaults__ or ())
+    return wants_more(kind.__new__, 1)
 
 
 def _sets_its_dictionary(kind: type) -> bool:

@@ -6,6 +6,7 @@ import abc
 import dataclasses
 import enum
 import functools
+import inspect
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from frame_programs import tick
@@ -223,6 +224,29 @@ async def private_slots_of_a_function(log: Log) -> Any:
     await tick("held")
     await tick("again")
     return held.hidden(), hasattr(held, "unset")
+
+
+@program
+async def slots_of_a_function(log: Log) -> Any:
+    class Base:
+        __slots__ = "one"
+
+    class Slotted(Base):
+        __slots__ = {"two": "the second"}  # what says what each is for
+
+    class Open(Slotted):
+        __slots__ = ("__dict__", "three")
+
+    held, opened = Slotted(), Open()
+    held.one = held.two = [held]  # type: ignore[attr-defined]  # slots
+    opened.three, opened.four = 3, 4  # type: ignore[attr-defined]  # likewise
+    await tick("held")
+    try:
+        held.three = 3  # type: ignore[attr-defined]  # there is none
+    except AttributeError:
+        log.append("no such slot")
+    await tick("again")
+    return held.one is held.two, hasattr(held, "__dict__"), vars(opened), inspect.getdoc(Slotted.two)  # type: ignore[attr-defined]  # a slot
 
 
 def decorated(kind: Any) -> Any:

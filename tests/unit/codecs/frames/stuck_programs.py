@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextvars
+import csv
 import dataclasses
 import functools
 import io
@@ -277,6 +278,65 @@ async def a_named_tuple_of_a_function() -> None:
     row = Row(1)
     await tick()
     str(row)
+
+
+class Tagged:
+    tag = ""
+
+    def __init_subclass__(cls, *, tag: str) -> None:
+        cls.tag = tag
+
+
+class Tagging(type):
+    def __new__(cls, name: str, bases: Any, space: Any, tag: str) -> Any:
+        return super().__new__(cls, name, bases, {**space, "tag": tag})
+
+    def __init__(cls, *_: Any, **__: Any) -> None:
+        pass
+
+
+@stuck(
+    "kept",
+    "",
+    "a_class_of_a_function_that_was_given_arguments.<locals>.Kept",
+    "define the class at module level",
+)
+async def a_class_of_a_function_that_was_given_arguments() -> None:
+    class Kept(Tagged, tag="kept"):
+        pass
+
+    kept = Kept()
+    await tick()
+    str(kept)
+
+
+@stuck(
+    "kept",
+    "",
+    "a_class_whose_metaclass_was_given_arguments.<locals>.Kept",
+    "define the class at module level",
+)
+async def a_class_whose_metaclass_was_given_arguments() -> None:
+    class Kept(metaclass=Tagging, tag="kept"):
+        pass
+
+    kept = Kept()
+    await tick()
+    str(kept)
+
+
+@stuck("view", "", "memoryview", "keep the bytes that it shows")
+async def a_view_of_bytes() -> None:
+    view = memoryview(b"bytes")
+    await tick()
+    bytes(view)
+
+
+@stuck("rows", "", "_csv.reader", "into a list before the await")
+async def a_reader() -> None:
+    rows = csv.reader(["a,b"])
+    await tick()
+    list(rows)
 
 
 @stuck("cached", "", "functools._lru_cache_wrapper", "at module level")
