@@ -24,8 +24,8 @@ from sojourn.codecs.record import PendingCall
 if TYPE_CHECKING:
     from sojourn.cluster.hosting.services import PartitionServices
 
-MAX_PUBLISHED: Final = 10_000
-"""Operations remembered whose outcome this node published to `done`."""
+MAX_HANDED_OVER: Final = 10_000
+"""Operations remembered whose outcome this node hands over by way of `done`."""
 AGAIN_SECONDS: Final = (0.2, 5.0)
 
 
@@ -56,7 +56,7 @@ class LocalSteps:
     def __init__(self) -> None:
         self._running: dict[str, RunningCall] = {}
         self._actors: Counter[str] = Counter()
-        self._published: OrderedDict[str, int] = OrderedDict()
+        self._handed_over: OrderedDict[str, int] = OrderedDict()
         self._publishing: dict[int, int] = {}
         self._handing_over: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
@@ -104,7 +104,7 @@ class LocalSteps:
         if run is not None and run.call.attempt >= attempt:
             run.listener = listener
             return True
-        return self._published.get(key, 0) >= attempt
+        return self._handed_over.get(key, 0) >= attempt
 
     def cancel(self, services: PartitionServices, key: str) -> None:
         """Nobody waits for this call any more: tell the step, and forget its outcome."""
@@ -205,6 +205,11 @@ class LocalSteps:
 
         Whoever owns the actor now waits for it, as long as this node lives. If it was committed after all, it has no effect.
         """
+        self._handed_over[run.key] = (
+            done.attempt
+        )  # from now on, not once it is stored: the actor may be back before that
+        while len(self._handed_over) > MAX_HANDED_OVER:
+            self._handed_over.popitem(last=False)
         self._publishing[run.p] = self._publishing.get(run.p, 0) + 1
         task = asyncio.create_task(self._publish(services, run, done), name=f"outcome of {run.key}")
         self._handing_over.add(task)
@@ -240,9 +245,6 @@ class LocalSteps:
                 services.log.warning("the outcome of %s is not stored yet: %s", run.key, error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, AGAIN_SECONDS[1])
-        self._published[run.key] = done.attempt
-        while len(self._published) > MAX_PUBLISHED:
-            self._published.popitem(last=False)
 
 
 def operation_key(actor: str, run: str, op: int) -> str:

@@ -1,4 +1,4 @@
-"""Local steps that have not begun when their lease ends."""
+"""Local steps that have not begun when their lease ends, or whose outcome is on its way when their actor comes back."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 from sojourn.actors.current import CurrentActor
+from sojourn.actors.events import StepDone
+from sojourn.broker.seam import Publish
+from sojourn.broker.subjects import Subjects
 from sojourn.cluster.hosting.alone import Alone
 from sojourn.cluster.hosting.services import no_fault
-from sojourn.cluster.steps.local_steps import LocalSteps
+from sojourn.cluster.steps.local_steps import LocalSteps, RunningCall
 from sojourn.cluster.tenure.gate import Gate
-from sojourn.codecs.record import PendingCall
+from sojourn.codecs.keyring import Keyring
+from sojourn.codecs.record import Outcome, PendingCall
 
 
 class Begun:
@@ -100,3 +104,26 @@ async def test_an_attempt_that_is_frozen_on_its_way_begins_only_if_its_lease_sti
         await asyncio.sleep(0)
     assert made.step_runner.keys == ([] if lease_ends else ["runs/2"])
     assert len(steps) == (0 if lease_ends else 1)
+
+
+async def test_a_step_whose_outcome_is_on_its_way_is_not_started_again_when_its_actor_comes_back() -> None:
+    made, steps = services(), LocalSteps()
+    adopted: list[bool] = []
+    stored = asyncio.Event()
+
+    def back_again(*_: str) -> None:
+        adopted.append(steps.adopt(run.key, 2, lambda run, done: None))
+
+    async def publish(_: Publish) -> None:
+        back_again()
+        stored.set()
+
+    made.fault, made.broker = back_again, SimpleNamespace(publish=publish)
+    made.subjects, made.keyring = Subjects("n", 4), Keyring.ephemeral(lambda n: b"k" * n)
+    run = RunningCall("comes-back/r/1", 0, actor("comes-back"), CALL, None)
+    steps.hand_over(made, run, StepDone(1, 2, Outcome("value", msgspec.Raw(b"1"))))
+    adopted.append(steps.adopt(run.key, 2, lambda run, done: None))
+    await stored.wait()
+    await steps.wait_finished(0)
+    assert adopted == [True, True, True]
+    assert not steps.adopt(run.key, 3, lambda run, done: None), "the next attempt is another matter"
