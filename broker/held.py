@@ -25,6 +25,8 @@ after another.
 from __future__ import annotations
 
 import asyncio
+import math
+import re
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, MutableSequence, Sequence
 from dataclasses import dataclass
@@ -68,6 +70,8 @@ CARRIED_BYTES = 16 * 1024
 """A sender's headers, as they would be written again (what was no UTF-8 is longer then)."""
 COPY_ROOM = 64 * 1024
 """What a copy of an event may have beside its payload: those headers, where it comes from, why it is dead."""
+
+_NUMBER = re.compile(r"[0-9]{1,19}")
 
 ORIGIN, ORIGIN_TIME = "Sj-Origin", "Sj-Origin-Time"
 
@@ -232,7 +236,7 @@ class HeldStore:
 
         They are read from any replica, but up to the fence, which was stored after all of them; a replica
         that has not come so far is asked again, then the leader. An event that was just deleted may still
-        show: `stored_among` tells.
+        show: `stored_among` tells. Raises `OutcomeUnknown` when the leader is behind that fence.
         """
         _, fence_seq = self._fences[partition]
         pattern = self._subjects.held_filter(partition)
@@ -245,7 +249,7 @@ class HeldStore:
         while seq <= fence_seq:
             found = await self._broker.read_next(self._stream, pattern, seq)
             if found is None:
-                break
+                raise self._is_behind("list", pattern, fence_seq)
             self._collect(found, events)
             seq = found.seq + 1
         return events
@@ -269,7 +273,13 @@ class HeldStore:
             while (found := await self._broker.read_next(self._stream, pattern, last + 1)) is not None:
                 last = found.seq
                 self._collect(found, events)
+            if last < fence.seq:
+                raise self._is_behind("look", pattern, fence.seq)
         return events
+
+    def _is_behind(self, operation: str, pattern: str, fence_seq: int) -> OutcomeUnknown:
+        """The leader does not have the last fence: what else it does not have is not known."""
+        return OutcomeUnknown(operation, pattern, f"the leader is behind the fence at {fence_seq}")
 
     async def page(self, partition: int, seq: int, limit: int) -> tuple[Sequence[HeldEvent], int]:
         """Up to `limit` messages of the partition from this sequence on, from any replica, and where to go on (1 at the end)."""
@@ -464,7 +474,7 @@ class HeldStore:
                 kind=parsed.kind,
                 name=parsed.name,
                 origin=origin,
-                time=float(stored.headers.get(ORIGIN_TIME, stored.time)),
+                time=_origin_time(stored),
                 payload=stored.payload,
                 headers=carried_headers(stored.headers),
             )
@@ -485,9 +495,18 @@ def _held_headers(move: Move) -> dict[str, str]:
 
 def _origin(text: str) -> Origin | None:
     match text.split("."):
-        case ["mail" | "ctl" | "wake" as stream, created, seq] if created.isdigit() and seq.isdigit():
+        case ["mail" | "ctl" | "wake" as stream, created, seq] if all(map(_NUMBER.fullmatch, (created, seq))):
             return Origin(stream, int(created), int(seq))
     return None
+
+
+def _origin_time(stored: Stored) -> float:
+    """When the event was first stored; where that is not to be read, when its copy was."""
+    try:
+        time = float(stored.headers[ORIGIN_TIME])
+    except (KeyError, ValueError):
+        return stored.time
+    return time if math.isfinite(time) else stored.time
 
 
 def _fence_body(stored: Stored) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
@@ -10,7 +11,7 @@ import pytest
 from sojourn.broker.errors import FencedOff, MoveUnsettled, OutcomeUnknown
 from sojourn.broker.held import MAX_MOVE, HeldStore, Move, Moved, MoveRefused
 from sojourn.broker.seam import Ack, Broker, Publish, Stored
-from sojourn.broker.subjects import Mail, Subjects, actor_id, channel_name
+from sojourn.broker.subjects import Mail, Subjects, Token, actor_id, channel_name
 from sojourn.broker.topology import Limits, Topology, apply
 from sojourn.codecs.record import Origin
 
@@ -304,3 +305,38 @@ async def test_a_partition_can_be_attached_when_held_is_full_to_the_byte(
     await successor.fence(p, 10**9)
     await successor.fence(p, 10**9 + 1)
     assert await successor.delete((await successor.list(p))[0].seq)
+
+
+STRANGE_HEADERS = [
+    {"Sj-Origin": "mail.1.7", "Sj-Origin-Time": "yesterday"},
+    {"Sj-Origin": "mail.1.8", "Sj-Origin-Time": "nan"},
+    {"Sj-Origin": "mail.1.9", "Sj-Origin-Time": "inf"},
+    {"Sj-Origin": "mail.1.10"},
+    {"Sj-Origin": f"mail.1.{'9' * 5000}"},
+    {"Sj-Origin": "mail.\N{SUPERSCRIPT TWO}.1"},
+    {"Sj-Origin": "mail.-1.1"},
+    {"Sj-Origin": "elsewhere.1.1"},
+    {},
+]
+
+
+async def test_what_a_foreign_hand_put_into_held_keeps_nobody_from_attaching(
+    broker: Broker, held: HeldStore, subjects: Subjects, mails: Mails, p: int
+) -> None:
+    """It is an event when it says from where, at the time of its copy when it does not say from when; else it is none."""
+    subject = subjects.held(ACTOR, Token("mail"), Token("c"))
+    for headers in STRANGE_HEADERS:
+        await broker.publish(Publish(subject, b"x", headers))
+    await held.fence(p, 1)
+    await held.move(p, await mails(b"ours"))
+
+    events = await held.list(p)
+
+    assert [(event.origin.seq, event.payload) for event in events[:-1]] == [
+        (7, b"x"),
+        (8, b"x"),
+        (9, b"x"),
+        (10, b"x"),
+    ]
+    assert events[-1].payload == b"ours"
+    assert all(math.isfinite(event.time) for event in events)
