@@ -54,6 +54,9 @@ CANCEL_GRACE: Final = 5.0
 MAX_HEARTBEATS: Final = 10_000
 """Operations whose last heartbeat is remembered; the oldest is forgotten."""
 
+HEARTBEAT_BYTES: Final = 16 * 1024 * 1024
+"""Of their details together; over it the oldest are forgotten, too, down to the one that was just told."""
+
 Tell = Callable[[StepDone | Exception], None]
 """Told how an attempt ended; an exception instead is a defect outside of the step. Called on the engine's loop."""
 
@@ -114,6 +117,7 @@ class StepRunner:
         self._stuck: dict[str, Attempt] = {}
         self._queued: dict[str, _Queued] = {}
         self._heartbeats: OrderedDict[str, tuple[bytes, float]] = OrderedDict()
+        self._heartbeat_bytes = 0
         self._heartbeats_lock = threading.Lock()
         self._finished = 0
 
@@ -412,7 +416,7 @@ class StepRunner:
         done = step_done(call, step, ended, seconds, attempt)
         if done.outcome.kind == "value" or not done.retryable:
             with self._heartbeats_lock:
-                self._heartbeats.pop(key, None)
+                self._forget_heartbeat(key)
         return done
 
     def _cancel(self, key: str) -> None:
@@ -431,12 +435,20 @@ class StepRunner:
 
     def _beat(self, key: str, details: bytes) -> None:
         with self._heartbeats_lock:
+            self._forget_heartbeat(key)
             self._heartbeats[key] = (details, self._clock())
-            self._heartbeats.move_to_end(key)
-            while len(self._heartbeats) > MAX_HEARTBEATS:
-                self._heartbeats.popitem(last=False)
+            self._heartbeat_bytes += len(details)
+            while len(self._heartbeats) > MAX_HEARTBEATS or (
+                self._heartbeat_bytes > HEARTBEAT_BYTES and len(self._heartbeats) > 1
+            ):
+                self._forget_heartbeat(next(iter(self._heartbeats)))
         if self._on_beat is not None:
             self._on_beat(key)
+
+    def _forget_heartbeat(self, key: str) -> None:
+        """With the lock."""
+        details, _ = self._heartbeats.pop(key, (b"", 0.0))
+        self._heartbeat_bytes -= len(details)
 
     def _shown(self, attempt: Attempt) -> RunningStep:
         beat = self._heartbeats.get(attempt.key)

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from sojourn.cluster.tenure.ownership import View
 
 _KEY: Final = "versions"
+KEPT: Final = 32
+"""Deployments without nodes that a node still knows, the ones it met last: what they registered tells more exactly who can run what they
+left behind (`Deployment.lacks`). Each may be a megabyte.
+"""
 _SERVES: Final = ("joining", "ready")
 """States of a member to which work is given."""
 
@@ -145,6 +149,10 @@ class Versions:
             for p in range(view.partitions)
             if (holder := view.holder(p)) is not None and holder.deployment
         }
+        here = {self.own.label, *nodes, *policy.labels(), *self._homes.values()}
+        gone = [label for label in self._known if label not in here]
+        for label in gone[:-KEPT]:
+            del self._known[label]
         return changed
 
     def has_nodes(self, label: str) -> bool:

@@ -94,6 +94,7 @@ class Nudges:
         node, at = self._owners.get((lane, p), ("", float("-inf")))
         now = self._monotonic()
         if now - at > KNOWN_SECONDS:
+            self._owners = {one: own for one, own in self._owners.items() if now - own[1] <= KNOWN_SECONDS}
             owner = (await LaneDirectory(self._broker, self._subjects, lane).owner(p)).value
             theirs = owner is not None and owner.state != "free" and self._lives(owner.runner)
             node = owner.node if owner is not None and theirs else ""
@@ -132,3 +133,5 @@ class Nudges:
                             one.set_result(noted)
         finally:
             target.in_flight -= 1
+            if not target.in_flight and not target.waiting:
+                del self._targets[node]  # nodes come and go for as long as this one lives

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import orjson
 import pytest
+from sojourn.actors import execution
 from sojourn.actors.current import CurrentActor, NoCurrent, current
 from sojourn.actors.errors import Cancelled, Rejected, RetryLater
 from sojourn.actors.events import StepDone
@@ -474,6 +475,22 @@ async def test_a_heartbeat_is_shown_and_given_to_the_next_attempt(runner: StepRu
     assert value(await runner.run(call("beats", 5, attempt=2), ACTOR)) == 5
     assert value(await runner.run(call("beats", 6, op=8), ACTOR)) == 6
     assert gate.seen == [None, {"done": 1}, None]
+
+
+async def test_heartbeats_of_failed_operations_are_bounded_by_their_size(
+    runner: StepRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution, "HEARTBEAT_BYTES", 3 * len(b'{"done":1}'))
+    gate.leave.set()
+    for op in range(10):
+        assert (await runner.run(call("beats", 0, op=op), ACTOR)).outcome.kind == "error"
+    assert [key.rpartition("/")[2] for key in runner._heartbeats] == ["7", "8", "9"]
+    monkeypatch.setattr(execution, "HEARTBEAT_BYTES", 1)
+    await runner.run(call("beats", 0, op=10), ACTOR)
+    assert len(runner._heartbeats) == 1
+    assert await runner.run(call("beats", 5, op=10, attempt=2), ACTOR)
+    assert runner._heartbeats == {}
+    assert runner._heartbeat_bytes == 0
 
 
 async def test_a_finished_operation_forgets_its_heartbeat(runner: StepRunner) -> None:

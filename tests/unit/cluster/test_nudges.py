@@ -11,7 +11,7 @@ from sojourn.broker.memory import MemoryServer
 from sojourn.broker.seam import Received
 from sojourn.broker.subjects import Token, actor_id
 from sojourn.broker.topology import Topology, apply
-from sojourn.cluster.hosting.nudges import LANE, NOTED, Nudges
+from sojourn.cluster.hosting.nudges import KNOWN_SECONDS, LANE, NOTED, Nudges
 from sojourn.cluster.metrics import Metrics
 from sojourn.cluster.tenure.directory import LaneDirectory
 from sojourn.cluster.tenure.ownership import Owner
@@ -26,6 +26,7 @@ class World:
         self.broker = broker
         self.subjects = topology.subjects
         self.living = {"b/L1"}
+        self.now = 0.0
         self.told: list[list[str]] = []
         self.answer = NOTED
         self.replies: list[asyncio.Task[None]] = []
@@ -35,7 +36,7 @@ class World:
             broker,
             self.subjects,
             lives=lambda runner: runner in self.living,
-            monotonic=time.monotonic,
+            monotonic=lambda: self.now,
             meter=Metrics({}),
         )
 
@@ -92,6 +93,16 @@ async def test_actors_go_together_in_few_requests_and_each_once(world: World) ->
     assert sorted(actor for request in world.told for actor in request) == sorted(actors)
     assert len(world.told) <= 4
     assert await world.stored() == 0
+
+
+async def test_nodes_and_lanes_that_nobody_is_told_of_any_more_are_forgotten(world: World) -> None:
+    await world.own()
+    await world.listen()
+    await world.nudges.nudge("v1", ACTOR)
+    world.now += KNOWN_SECONDS + 1.0
+    await world.nudges.nudge("v2", ACTOR)
+    assert not world.nudges._owners
+    assert not world.nudges._targets
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from sojourn.broker.topology import Topology, apply
 from sojourn.cluster.deployments import deployment as deployments
 from sojourn.cluster.deployments.deployment import Deployment
 from sojourn.cluster.deployments.versions import (
+    KEPT,
     Policy,
     UnknownDeployment,
     Versions,
@@ -141,3 +142,14 @@ async def test_a_node_that_leaves_takes_no_work_and_the_owner_of_a_partition_is_
     leaving = Member("a", "l-a", "draining", deployment="v1")
     await seen.observe(View(2, {**polled.members, "a": leaving}, polled.owners))
     assert not seen.has_nodes("v1")
+
+
+async def test_of_deployments_without_nodes_the_last_ones_stay_known(keys: ClusterKeys) -> None:
+    seen = Versions(keys, deployment("v1", "order"))
+    for number in range(KEPT + 10):
+        await deployments.register(keys, deployment(f"d{number}", "order"))
+        await seen.observe(view(a="v1", b=f"d{number}"))
+    assert seen.known("v1") is not None
+    assert [number for number in range(KEPT + 10) if seen.known(f"d{number}") is None] == list(range(9))
+    await seen.observe(view(a="v1", b="d0"))
+    assert seen.known("d0") is not None
