@@ -131,12 +131,14 @@ class Requests:
             return None
 
     async def indexes(self) -> AsyncIterator[Index]:
-        """The public facts of every actor, each once, from any replica."""
-        async for _, record in self._frames.newest():
+        """The public facts of every actor, each once, from any replica. What says it is of another actor than its key is no record."""
+        async for actor, record in self._frames.newest():
             try:
-                yield read_index(record.data)
+                index = read_index(record.data)
             except RecordError:
                 continue
+            if index.actor == actor:
+                yield index
 
     @asynccontextmanager
     async def changes(

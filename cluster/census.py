@@ -153,7 +153,7 @@ class Counting:
             one.pins.append(group)
         _add(group, index)
         one.needing += not group.others
-        for stack in index.stacks:
+        for stack in filter(None, index.stacks):
             line = self._lines.get((label, stack[-1]))
             if line is None:
                 line = self._line(label, stack[-1])

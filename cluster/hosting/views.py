@@ -155,12 +155,14 @@ def _because(reason: str) -> str:
 
 
 async def list_indexes(broker: Broker, subjects: Subjects) -> AsyncIterator[Index]:
-    """The index of every record, unauthenticated, for lists; no key needed."""
-    async for _, record in FrameStore(broker, subjects).newest():
+    """The index of every record, unauthenticated, for lists; no key needed. What says it is of another actor than its key is none."""
+    async for actor, record in FrameStore(broker, subjects).newest():
         try:
-            yield read_index(record.data)
+            index = read_index(record.data)
         except RecordError:
             continue
+        if index.actor == actor:
+            yield index
 
 
 # ---- check (I11)

@@ -131,8 +131,11 @@ def counted(number: int, noun: str) -> str:
 
 
 def moment(unix: float) -> str:
-    """A point in time, UTC, to the second."""
-    return datetime.fromtimestamp(unix, tz=UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    """A point in time, UTC, to the second; one that no calendar has is shown as the number that it is."""
+    try:
+        return datetime.fromtimestamp(unix, tz=UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return f"{unix:g}"
 
 
 @dataclass(frozen=True, slots=True)
