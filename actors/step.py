@@ -21,7 +21,7 @@ from .intentions import Call, Leaf
 from .pickled import PickledSignature
 from .registry import Registry, check_definition, default_registry, definition_name, method_error
 from .retry import Retry
-from .workflow import Workflow, exception_types, one_of
+from .workflow import Workflow, check_options, exception_types, one_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -351,6 +351,7 @@ def step(fn: Callable[..., Any] | None = None, /, *, registry: Registry | None =
     """
 
     def define(fn: Callable[..., Any]) -> Step[..., Any]:
+        check_options("@step", Step, options, fn)
         made: Step[..., Any] = Step(fn, **options)
         (default_registry if registry is None else registry).add(made)
         return made

@@ -202,6 +202,7 @@ def workflow(
     """
 
     def define(fn: Callable[..., Any]) -> Workflow[..., Any]:
+        check_options("@workflow", Workflow, options, fn)
         made = Workflow(fn, **options)
         (default_registry if registry is None else registry).add(made)
         return made
@@ -215,6 +216,21 @@ def one_of(option: str, value: Any, allowed: tuple[str, ...], fn: Callable[..., 
         words = " or ".join(f'"{word}"' for word in allowed)
         raise DefinitionError(f"{option}={value!r}", function=fn.__qualname__, remedy=f"expected {words}")
     return value
+
+
+def check_options(decorator: str, made: type, options: Mapping[str, Any], fn: Any) -> None:
+    """Check the options of a decorator against the class it makes. Raises `DefinitionError`."""
+    from difflib import get_close_matches
+
+    known = [p.name for p in inspect.signature(made).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    for option in options.keys() - set(known):
+        near = get_close_matches(option, known, n=1)
+        has = f"has {', '.join(known)} and registry"
+        raise DefinitionError(
+            f"{decorator} has no option `{option}`",
+            function=getattr(fn, "__qualname__", repr(fn)),
+            remedy=f"did you mean `{near[0]}`? It {has}" if near else f"it {has}",
+        )
 
 
 def exception_types(option: str, value: Any, fn: Callable[..., Any]) -> tuple[type[BaseException], ...]:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class AppFailed(CommandFailed):
     """The app's own code raised while it was imported. `shown` is the traceback as its author wants it: their frames alone."""
 
-    def __init__(self, app: str, message: str, shown: str) -> None:
-        super().__init__(Exit.FAILED, f"{app} cannot be imported: {message}")
-        self.args = (app, message, shown)
+    def __init__(self, app: str, message: str, shown: str, hint: str = "") -> None:
+        super().__init__(Exit.FAILED, f"{app} cannot be imported: {message}", hint)
+        self.args = (app, message, shown, hint)
         self.app = app
         self.shown = shown
 
@@ -53,7 +53,19 @@ def load(app: str) -> Registry:
         ):  # it says all there is to say; what of ours raised it says nothing
             error.__cause__ = error.__context__ = None
         shown = traceback_text(error)
-        raise AppFailed(module, f"{type(error).__name__}: {error}", shown) from None
+        hint = _as_module(module, missing or "")
+        raise AppFailed(module, f"{type(error).__name__}: {error}", shown, hint) from None
+
+
+def _as_module(module: str, missing: str) -> str:
+    """What to do when a file of a package was named, and imports that package: its folder is on the path, the package's is not."""
+    folder = Path(sys.path[0]).resolve()
+    package = missing.partition(".")[0]
+    for parent in (folder, *folder.parents):
+        if parent.name == package and package:
+            name = ".".join((*folder.relative_to(parent.parent).parts, module))
+            return f"Name it as a module, from {clean(str(parent.parent))}: {clean(name)}"
+    return ""
 
 
 def importable(app: str) -> str:
@@ -65,5 +77,10 @@ def importable(app: str) -> str:
             raise click.BadParameter(f"no such file: {clean(path)}", param_hint="APP")
         sys.path.insert(0, str(file.parent))
         return f"{file.stem}{colon}{attribute}"
+    if os.sep in path:
+        raise click.BadParameter(
+            f"expected a module such as shop.workflows, or a file such as app.py, received {clean(path)}",
+            param_hint="APP",
+        )
     sys.path.insert(0, os.getcwd())
     return app

@@ -64,7 +64,7 @@ def keyring(key_file: Path | None, connection: Connection) -> Keyring:
         )
     raise click.UsageError(
         f"this needs the key that seals records: name a file with --key-file or {KEY_FILE_VARIABLE}, or put the keys into "
-        f"{KEY_VARIABLE} (`sojourn dev` makes one in ./{FOLDER})"
+        f"{KEY_VARIABLE} (all nodes have the same; `sojourn keys generate FILE` makes one, `sojourn dev` has its own in ./{FOLDER})"
     )
 
 

@@ -148,6 +148,8 @@ s: Any = step(registry=R)
         (lambda: workflow(registry=R, raises=[3])(short.fn), "raises holds 3; raises=[...] lists exception classes"),  # type: ignore[list-item]  # the mistake under test
         (lambda: step(registry=R, queue="a.b")(plain.fn), "queue='a.b' is no name of a queue; use 1 to 128"),
         (lambda: step(registry=R, queue="gpu", values="pickle")(plain.fn), "workers unpickle nothing"),
+        (lambda: step(registry=R, retries=3)(plain.fn), "plain: @step has no option `retries`; did you mean `retry`?"),  # type: ignore[call-overload]  # the mistake under test
+        (lambda: workflow(registry=R, timeout="1h")(short.fn), "short: @workflow has no option `timeout`; it has name, "),  # type: ignore[call-overload]  # the mistake under test
     ],
 )  # fmt: skip
 def test_a_wrong_definition_is_refused_with_the_remedy(make: Callable[[], object], says: str) -> None:

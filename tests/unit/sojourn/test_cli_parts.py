@@ -24,7 +24,7 @@ from sojourn.codecs.record import Status
 
 from sojourn.cli.actors import STATES
 from sojourn.cli.app import cli
-from sojourn.cli.app_code import AppFailed, load
+from sojourn.cli.app_code import AppFailed, importable, load
 from sojourn.cli.changed import changed_functions
 from sojourn.cli.connection import Connection
 from sojourn.cli.dev import _check_port
@@ -274,6 +274,33 @@ def test_an_app_that_cannot_be_imported_shows_its_own_lines_and_none_of_ours(
     assert "^" in said or last != "SyntaxError"
     assert said.endswith(f"error: {name} cannot be imported\n")
     assert str(pickle.loads(pickle.dumps(failed.value))) == str(failed.value)
+
+
+def test_a_file_of_a_package_that_imports_its_package_is_told_to_be_named_as_a_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "a_shop" / "orders"
+    folder.mkdir(parents=True)
+    (folder / "in_a_shop.py").write_text("import a_shop.orders.nothing\n")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AppFailed) as failed:
+        load(importable("a_shop/orders/in_a_shop.py"))
+    assert failed.value.hint == f"Name it as a module, from {tmp_path}: a_shop.orders.in_a_shop"
+
+
+@pytest.mark.parametrize("name", ["a_shop", "./a_shop", "a_shop/", "../a_shop"])
+def test_a_folder_is_no_app(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a_shop").mkdir()
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path if name[:2] != ".." else tmp_path / "a_shop")
+    if name == "a_shop":  # a package is a module
+        assert importable(name) == name
+        return
+    with pytest.raises(
+        click.BadParameter, match=r"expected a module such as shop\.workflows, or a file such as app\.py"
+    ):
+        importable(name)
 
 
 def test_a_port_that_is_taken_is_said_before_a_server_is_started() -> None:
