@@ -128,7 +128,7 @@ class Queries:
         mailbox = self._mailbox_of(actor)
         if (mailbox is not None and mailbox.has(origin)) or self._serving.held.has(actor, origin):
             return False
-        if await self._serving.floors.stored(origin):
+        if not await self._serving.floors.was_there(origin):
             return False
         return await self._serving.services.dead.read(origin) is None
 

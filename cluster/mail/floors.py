@@ -131,6 +131,17 @@ class Floors:
             self._exact.add(origin)
         return False
 
+    async def was_there(self, origin: Origin) -> bool:
+        """Whether the message was stored once and is no more, for somebody outside, who may name any. Nothing is remembered of it: one
+        that is still to come would be taken for gone, and dropped. Raises as `Broker.read`.
+        """
+        name, seq = origin.stream, origin.seq
+        if origin.created != self._created[name] or seq < 1:
+            return False
+        if seq > self._seen[name] and seq > (await self._broker.stream_info(self.stream(name))).last_seq:
+            return False
+        return self.is_gone(origin) or await self._read(origin) is None
+
     async def ends(self) -> tuple[Origin, ...]:
         """The last messages of the two streams that carry mail, whoever they are for. Raises as `stream_info`."""
         mail, ctl = await asyncio.gather(
