@@ -13,6 +13,7 @@ which code it stands, without unpickling.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import functools
 import io
@@ -34,6 +35,7 @@ from .globals import (
 from .heirs import heir_reducer
 from .identity import CannotCapture, Code, present_name, renames_declared
 from .keyed import keyed_reducer
+from .rings import PatientUnpickler, is_ring
 from .shapes import shape_of
 
 
@@ -140,21 +142,21 @@ class _Table:
         return self.codes[number].function
 
 
-class FrameUnpickler(pickle.Unpickler):
-    """Restores one graph; `codes` is its table of code."""
+class _Restoring:
+    """What each unpickler of a frame does; it stands before one of pickle's. `codes` is the frame's table of code."""
 
     def __init__(self, body: bytes | memoryview, codes: Sequence[Code]) -> None:
-        super().__init__(io.BytesIO(b"".join((_PREFIX, body))))
+        super().__init__(io.BytesIO(b"".join((_PREFIX, body))))  # type: ignore[call-arg]  # of pickle's class
         table = _Table(codes)
         places = list(_KNOWN)
         places[_SUSPENDED], places[_FUNCTION], places[_NAMED] = table.suspended, table.function, table.named
-        self.persistent_load = places.__getitem__  # type: ignore[method-assign]  # for `_PREFIX`
+        self.persistent_load = places.__getitem__  # for `_PREFIX`
         self._made = table.made
 
-    def restore(self, dropped: Callable[[Any], None] | None = None) -> Any:
+    def restore(self, dropped: Callable[[Any], None] | None) -> Any:
         """Load the graph. When that fails, what was restored so far is dropped in silence."""
         try:
-            graph = self.load()
+            graph = self.load()  # type: ignore[attr-defined]  # of pickle's class
             if dropped is not None:
                 coroutines.tell_when_dropped(self._made, dropped)
             return graph
@@ -163,11 +165,23 @@ class FrameUnpickler(pickle.Unpickler):
             raise
 
 
-class _RenamingUnpickler(FrameUnpickler):
+class FrameUnpickler(_Restoring, pickle.Unpickler):
+    """Restores one graph, all in C."""
+
+
+class _Renaming:
     """Looks globals up by the declared renames; where there are none, C does it alone, in a tenth of the time."""
 
     def find_class(self, module: str, name: str) -> Any:
-        return super().find_class(*present_name(module, name))
+        return super().find_class(*present_name(module, name))  # type: ignore[misc]  # of pickle's class
+
+
+class _RenamingUnpickler(_Renaming, FrameUnpickler):
+    pass
+
+
+class _PatientUnpickler(_Renaming, _Restoring, PatientUnpickler):
+    pass
 
 
 def restore(
@@ -175,7 +189,13 @@ def restore(
 ) -> Any:
     """Load the graph of a frame; `codes` is its table of code. `dropped`: see `frames.load`."""
     unpickler = _RenamingUnpickler if renames_declared() else FrameUnpickler
-    return unpickler(body, codes).restore(dropped)
+    try:
+        return unpickler(body, codes).restore(dropped)
+    except Exception as error:
+        if is_ring(error):
+            with contextlib.suppress(Exception):  # the first one tells
+                return _PatientUnpickler(body, codes).restore(dropped)
+        raise
 
 
 # -- how each type is stored -------------------------------------------------------------------------------

@@ -542,3 +542,51 @@ program(
     lambda: _with(TaggedMore(1, 2), note=[3], more=[4]),
     lambda it: (it, it.note, vars(it)),
 )
+
+
+class Card:
+    def __init__(self, name: str, owner: Any) -> None:
+        self.name, self.owner = name, owner
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Card) and self.name == other.name
+
+
+class Owner:
+    """Its hash is that of something which leads back to it."""
+
+    def __init__(self, name: str) -> None:
+        self.peers: set[Any] = {1}
+        self.table: dict[Any, Any] = collections.OrderedDict(first=1)
+        self.card = Card(name, self)
+
+    def __hash__(self) -> int:
+        return hash(self.card)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Owner) and self.card == other.card
+
+
+def _owners() -> Any:
+    one, two = Owner("one"), Owner("two")
+    one.peers |= {one, two}
+    two.peers |= {one, 2}
+    two.table.update({one: "one", "middle": 2, two: one.table, one.card: 3})
+    one.table["last"] = two
+    return one
+
+
+program(
+    "owners_by_what_leads_back",
+    _owners,
+    lambda it: (
+        it in it.peers,
+        [it in each.peers for each in it.peers if each != 1],
+        [str(key) if type(key) is str else key.__class__ for key in it.table["last"].table],
+        it.table["last"].table[it],
+        list(it.table),
+    ),
+)
