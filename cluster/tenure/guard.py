@@ -21,6 +21,8 @@ import traceback
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import dropwhile, takewhile
+from types import FrameType
 from typing import Any, Literal, Protocol, TypeVar
 
 from sojourn.broker.errors import BrokerError
@@ -349,15 +351,22 @@ class Guard:
 
 
 def _line_of(thread: int) -> str:
-    """Where a thread is now: the innermost frame and its caller; of the user's code, if there is any of it."""
+    """Where a thread is now: the innermost frame and its caller; of the user's code, if there is any of it. What called the engine
+    (a command line) is not theirs.
+    """
     frame = sys._current_frames().get(thread)
     if frame is None:
         return "unknown (its thread is gone)"
     stack = list(traceback.walk_stack(frame))
-    theirs = [(at, line) for at, line in stack if not is_machinery(at.f_globals.get("__name__", ""))]
+    inner = dropwhile(_is_machinery, stack)
+    theirs = list(takewhile(lambda one: not _is_machinery(one), inner))
     return " called from ".join(
         f"{at.f_code.co_filename}:{line} in {at.f_code.co_name}" for at, line in (theirs or stack)[:2]
     )
+
+
+def _is_machinery(one: tuple[FrameType, int]) -> bool:
+    return is_machinery(one[0].f_globals.get("__name__", ""))
 
 
 def _succeed(future: asyncio.Future[None]) -> None:

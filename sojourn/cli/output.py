@@ -114,7 +114,8 @@ def waits(words: str, now: float) -> str:
     def moment_of(found: re.Match[str]) -> str:
         at = datetime.fromisoformat(found[1]).timestamp()
         left = at - now
-        near = f"in {age(left)}" if left >= 1 else f"{age(-left)} ago" if left <= -1 else "now"
+        # What has just begun to wait for three days waits "in 3d": a hundredth more makes up for the moment since.
+        near = f"in {age(1.01 * left)}" if left >= 1 else f"{age(-left)} ago" if left <= -1 else "now"
         return f"until {datetime.fromtimestamp(at, tz=UTC):%Y-%m-%d %H:%MZ} ({near})"
 
     return _UNTIL.sub(moment_of, words)

@@ -208,7 +208,7 @@ def test_describe_says_in_one_sentence_what_it_waits_for(shell: Shell) -> None:
     assert f"{actor} (onboard) waits: receive approval" in document["sentence"]
     for_people = " ".join(shell.run(f"describe {actor}").split())
     assert f"{actor} (onboard) waits: receive approval until" in for_people
-    assert "(in 2d)" in for_people
+    assert "(in 3d)" in for_people
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,10 @@ def test_a_point_in_time_says_how_far_away_it_is() -> None:
     words = "receive a until 2026-01-04T00:00:00+00:00"
     at = 1767484800.0
     assert waits(words, at - 3 * 86_400) == "receive a until 2026-01-04 00:00Z (in 3d)"
+    assert (
+        waits(words, at - 3 * 86_400 + 5.0) == "receive a until 2026-01-04 00:00Z (in 3d)"
+    )  # three days, begun just now
+    assert waits(words, at - 71 * 3_600) == "receive a until 2026-01-04 00:00Z (in 2d)"
     assert waits(words, at + 90.0) == "receive a until 2026-01-04 00:00Z (1m30s ago)"
     assert waits("child order-42", at) == "child order-42"
 
