@@ -446,9 +446,10 @@ class Membership:
         """Everything in memory is stale: drop it silently, then join anew (unless this node is leaving
         anyway).
         """
-        life, self._life = self._life, None
+        life = self._life
         if life is None or self._state not in ("joined", "draining"):
-            return
+            return  # while it joins, the guard refuses to make it ready, and `_join` begins again
+        self._life = None
         self._gate.shut("the lease has ended")
         self._settled.clear()
         self._metrics.count("leases_lost")

@@ -287,6 +287,8 @@ class Guard:
         async with self._lease_lock:
             if self._lease is not None:
                 self._gate.extend(await self._lease.renew(state, self._vitals))
+            elif state is not None:
+                raise LeaseLost(self._node, "", "it was found ended before")
 
     async def _keep_renewing(self) -> None:
         refused = ""

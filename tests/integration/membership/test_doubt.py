@@ -4,6 +4,7 @@ broker was away.
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import shutil
 from typing import Any
@@ -13,6 +14,8 @@ from sojourn.broker.cluster_keys import ClusterKeys
 from sojourn.broker.seam import Publish
 from sojourn.broker.subjects import ActorId
 from sojourn.cluster.holding.attach import NotOwner
+from sojourn.cluster.holding.lanes import Lanes
+from sojourn.cluster.membership import Membership
 from sojourn.cluster.tenure.lease import LeaseTerms, NodeIdInUse
 from sojourn.cluster.tenure.ownership import Member
 
@@ -134,6 +137,34 @@ async def test_a_node_whose_lease_was_ended_drops_everything_and_joins_anew(
     await cluster.diary.wait_until(lambda: len(cluster.diary.of("start")) >= 64)
     assert cluster.hosted["a", 0].services.lease_id != first
     assert {p for node, p, _ in cluster.diary.of("takeover")} == set(range(32))
+
+
+async def test_a_lease_that_ends_while_its_node_joins_is_followed_by_another(
+    cluster: Any, directory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After it was taken and before the node said that it is ready: what was made under it is dropped, and the node joins again."""
+    started: list[Lanes] = []
+    start, lease_lost = Lanes.start, Membership.lease_lost
+    told = asyncio.Event()
+
+    def telling(self: Membership, reason: str) -> None:
+        lease_lost(self, reason)
+        told.set()
+
+    async def slow(self: Lanes) -> None:
+        await start(self)
+        started.append(self)
+        if len(started) == 1:
+            await directory.end_member("a", expect=(await directory.member("a")).revision)
+            await told.wait()
+
+    monkeypatch.setattr(Lanes, "start", slow)
+    monkeypatch.setattr(Membership, "lease_lost", telling)
+    await cluster.start("a", terms=SHORT)
+    await cluster.all_served("a")
+    assert len(started) == 2
+    assert (await directory.member("a")).value.lease == cluster.hosted["a", 0].services.lease_id
+    assert started[0]._over, "it would go on to hear nudges, and to say that it has no lane"
 
 
 async def test_a_partition_that_another_took_is_dropped_when_its_pull_breaks_off(
