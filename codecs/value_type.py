@@ -14,6 +14,7 @@ from typing import Any, Final, final
 
 import msgspec
 from sojourn.codecs.annotations import check, shown
+from sojourn.codecs.choices import choices
 from sojourn.codecs.errors import DataTypeError, PayloadError, PayloadTooDeep
 from sojourn.codecs.foreign import NotData, decode_foreign, encode_foreign, parse_refusal
 from sojourn.codecs.json_guard import DEFAULT_LIMITS, Limits, check_size_and_depth, guard, malformed
@@ -127,9 +128,13 @@ def refused(error: BaseException, data: bytes, annotation: Any, path: str) -> Pa
         return PayloadError(shown(annotation), f"a value its class refuses ({type(error).__name__})", path)
     message = str(error)
     at = _AT.search(message)
+    inside = at["path"] if at is not None else ""
     if at is not None:
-        path, message = path + at["path"], message[: at.start()]
-    return PayloadError(*_in_our_words(message, annotation, path))
+        message = message[: at.start()]
+    if message.startswith("Invalid enum value"):
+        known = choices(annotation, inside) or "the values of its enum or Literal"
+        return PayloadError(f"one of {known}", "another value", path + inside)
+    return PayloadError(*_in_our_words(message, annotation, path + inside))
 
 
 def _in_our_words(message: str, annotation: Any, path: str) -> tuple[str, str, str]:
@@ -140,8 +145,6 @@ def _in_our_words(message: str, annotation: Any, path: str) -> tuple[str, str, s
         return match["expected"].replace("`", ""), match["received"].replace("`", ""), path
     if match := _MISSING.fullmatch(message):
         return f"field {match['field']}", "an object without it", path
-    if message.startswith("Invalid enum value"):
-        return "one of the values of its enum or Literal", "another value", path
     if message.startswith("Expected "):
         return message.removeprefix("Expected ").replace("`", ""), "a value outside of that", path
     return shown(annotation), f"a value refused with: {message[:_MAX_WORDS]}", path

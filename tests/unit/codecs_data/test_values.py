@@ -41,6 +41,11 @@ class Mode(enum.StrEnum):
 
 
 @dataclasses.dataclass
+class Painted:
+    walls: Color | None = None
+
+
+@dataclasses.dataclass
 class Address:
     street: str
     zip: int = 0
@@ -243,7 +248,20 @@ def test_arbitrary_bytes_are_read_or_refused_and_nothing_else(leaf: tuple[Any, A
         (float, b'"NaN"', "expected float, received str at $"),
         (str, b"null", "expected str, received null at $"),
         (dt.datetime, b"1700000000", "expected datetime, received int at $"),
-        (Color, b'"green"', "expected one of the values of its enum or Literal, received another value at $"),
+        (Color, b'"green"', "expected one of 'red', 'blue', received another value at $"),
+        (Literal[1, 2] | None, b"3", "expected one of 1, 2, received another value at $"),
+        (
+            dict[str, list[Color]],
+            b'{"k":["green"]}',
+            "expected one of 'red', 'blue', received another value at $[...][0]",
+        ),
+        (tuple[int, Color], b'[1,"green"]', "expected one of 'red', 'blue', received another value at $[1]"),
+        (Painted, b'{"walls":"green"}', "expected one of 'red', 'blue', received another value at $.walls"),
+        (
+            Literal[tuple(range(12))],
+            b"12",
+            "expected one of 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more, received another value at $",
+        ),
         (Address, b'{"zip":1}', "expected field `street`, received an object without it at $"),
         (
             Profile,
