@@ -15,7 +15,7 @@ from sojourn.broker.nats import NatsBroker
 from sojourn.broker.seam import Delivery, Pull, Stored
 from sojourn.broker.subjects import Subjects
 
-from .conftest import MakeOwner, completed
+from .conftest import MakeOwner, Owner, completed
 
 pytestmark = pytest.mark.integration
 
@@ -47,31 +47,53 @@ class Behind:
         return await self._broker.pull(stream, consumer, on_message, *rest, **more)
 
 
+async def pruned(owner: Owner, subjects: Subjects) -> Stored:
+    """An actor `c` that has consumed a mail whose origin has left its consumed set; the mail as it was stored."""
+    await owner.start("c", "collect", 3)
+    await owner.until_waiting("c", "receive")
+    await owner.signal("c", "note", 1)
+    mail = await owner.watcher.read_next(subjects.mail_stream, ">", 1)
+    assert mail is not None
+    await owner.until("c", lambda record: record.index.resumes == 2)
+    await owner.until_quiet()
+    await owner.partition._serving.floors.refresh()
+    await owner.signal("c", "note", 2)
+    record = await owner.until("c", lambda record: record.index.resumes == 3)
+    await owner.until_quiet()
+    assert mail.seq not in {origin.seq for origin in record.envelope.consumed}
+    return mail
+
+
 @pytest.mark.parametrize("anew", [False, True], ids=["another owner", "the same owner"])
 async def test_mail_that_a_new_consumer_delivers_from_a_replica_that_is_behind_is_not_taken_twice(
     owners: MakeOwner, connect: Callable[[], Awaitable[NatsBroker]], subjects: Subjects, *, anew: bool
 ) -> None:
     first_broker = Behind(await connect())
-    first = await owners(broker=first_broker, patience=1.0)
-    await first.start("c", "collect", 3)
-    await first.until_waiting("c", "receive")
-    await first.signal("c", "note", 1)
-    first_mail = await first.watcher.read_next(subjects.mail_stream, ">", 1)
-    assert first_mail is not None
-    await first.until("c", lambda record: record.index.resumes == 2)
-    await first.until_quiet()
-    await first.partition._serving.floors.refresh()
-    await first.signal("c", "note", 2)
-    pruned = await first.until("c", lambda record: record.index.resumes == 3)
-    await first.until_quiet()
-    assert first_mail.seq not in {origin.seq for origin in pruned.envelope.consumed}
-
-    owner = first
+    owner = await owners(broker=first_broker, patience=1.0)
+    mail = await pruned(owner, subjects)
     if anew:
-        first_broker.gone = first_mail
-        await first.reattach(first.epoch + 1)
+        first_broker.gone = mail
+        await owner.reattach(owner.epoch + 1)
     else:
-        first.die()
-        owner = await owners(broker=Behind(await connect(), first_mail), taken_over=True, patience=1.0)
+        owner.die()
+        owner = await owners(broker=Behind(await connect(), mail), taken_over=True, patience=1.0)
     await owner.signal("c", "note", 3)
+    assert completed(await owner.until_ended("c")) == [1, 2, 3]
+
+
+async def test_nor_is_a_copy_of_it_made_for_an_actor_that_takes_no_mail_now(
+    owners: MakeOwner, connect: Callable[[], Awaitable[NatsBroker]], subjects: Subjects
+) -> None:
+    first = await owners(patience=1.0)
+    mail = await pruned(first, subjects)
+    await first.control("c", "pause")
+    await first.until("c", lambda record: record.index.hold == "paused")
+    await first.until_quiet()
+    first.die()
+    owner = await owners(broker=Behind(await connect(), mail), patience=1.0)
+    await owner.signal("c", "note", 3)
+    await owner.until_messages("held", 1)
+    await owner.until_quiet()
+    assert await owner.messages("held") == 1
+    await owner.control("c", "resume")
     assert completed(await owner.until_ended("c")) == [1, 2, 3]
