@@ -18,6 +18,7 @@ import click
 from sojourn.actors.current import Current
 
 import sojourn
+from sojourn import testing
 
 HERE = Path(__file__).parent
 MADE = "<!-- made by docs/reference/generate.py -->\n\n"
@@ -59,19 +60,32 @@ def _help(command: click.Command, name: str) -> str:
 
 def api_page() -> str:
     """Every public name with its signature and the first paragraph of its docstring; classes with their methods."""
-    parts = ["# Public names\n\n", MADE, "All are imported from `sojourn`.\n"]
+    parts = [
+        "# Public names\n\n",
+        MADE,
+        "All are imported from `sojourn`; those of the testing kit, at the end, from `sojourn.testing`.\n",
+    ]
     for name in sojourn.__all__:
-        value = getattr(sojourn, name)
-        is_error = inspect.isclass(value) and issubclass(value, BaseException)
-        parts.append(f"\n## {name}\n\n")
-        if callable(value) and not is_error:
-            parts.append(f"`{name}{_signature(value)}`\n\n")
-        parts.append(f"{_paragraph(value)}\n")
-        if inspect.isclass(value) and not is_error:
-            parts.extend(_methods(value))
-        elif isinstance(value, Current):
-            parts.extend(_methods(Current))
+        parts.extend(_entry("##", name, getattr(sojourn, name)))
+    parts.append(
+        "\n## sojourn.testing\n\n[Test workflows](../how-to/test-workflows.md) shows them at work.\n"
+    )
+    for name in testing.__all__:
+        if name != "MemoryServer":  # of the broker layer, whose own tests describe it
+            parts.extend(_entry("###", name, getattr(testing, name)))
     return "".join(parts)
+
+
+def _entry(marks: str, name: str, value: object) -> Iterator[str]:
+    is_error = inspect.isclass(value) and issubclass(value, BaseException)
+    yield f"\n{marks} {name}\n\n"
+    if callable(value) and not is_error:
+        yield f"`{name}{_signature(value)}`\n\n"
+    yield f"{_paragraph(value)}\n"
+    if inspect.isclass(value) and not is_error:
+        yield from _methods(value)
+    elif isinstance(value, Current):
+        yield from _methods(Current)
 
 
 def _methods(cls: type) -> Iterator[str]:

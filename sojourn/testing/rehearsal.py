@@ -38,7 +38,9 @@ class Executed:
 
 
 class Rehearsal(Generic[R]):
-    """A workflow in a world. What it shows is what its stored record says."""
+    """A workflow in a world. What it shows is what its stored record says. `executed`: attempts of its steps, in order; `dead`: why mail
+    to it went to the dead letters; `warnings`: what a node would log of its code.
+    """
 
     def __init__(self, world: World, id: str) -> None:
         self._world = world
