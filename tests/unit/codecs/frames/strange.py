@@ -16,7 +16,10 @@ import driving
 from sojourn.codecs import frames
 
 MODULES = {
-    (3, 11): "strange_classes strange_sizes strange_finally strange_heirs strange_state",
+    (
+        3,
+        11,
+    ): "strange_classes strange_sizes strange_finally strange_heirs strange_state strange_values strange_mixtures strange_makings",
     (3, 12): "strange_312",
     (3, 14): "strange_314",
     (3, 15): "strange_315",
