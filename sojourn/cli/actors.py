@@ -12,7 +12,7 @@ import orjson
 
 from .connection import Connection, connection_options, reported
 from .failures import CommandFailed, Exit
-from .output import Output, age, clean, counted, plain, waits
+from .output import Output, age, counted, line, plain, waits
 from .values import DurationValue, JsonValue, NamedValue
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ async def signal(
             if wait == "stored":
                 raise
             # Its owner may well answer, and the actor not take it: what it does instead is the answer.
-            said = plain(clean((await handle.describe()).sentence))
+            said = plain(line((await handle.describe()).sentence))
             message = f"the mail on {channel} was not consumed within {late.seconds:g} s, and may be later. {waits(said, time.time())}"
             raise CommandFailed(Exit.TIMED_OUT, message) from None
     if output.json:
@@ -195,7 +195,7 @@ def _what_it_does(handle: Handle[Any]) -> Callable[[], Awaitable[str]]:
     """What a command that waits for the end says meanwhile."""
 
     async def say() -> str:
-        sentence = plain(clean((await handle.describe()).sentence))
+        sentence = plain(line((await handle.describe()).sentence))
         return f"{waits(sentence, time.time())} (Ctrl-C ends this command, not the workflow)"
 
     return say
@@ -291,7 +291,7 @@ async def list_actors(
         output.document([index.actor if ids else index_document(index) for index in shown])
         return
     if ids:
-        output.lines(clean(index.actor) for index in shown)
+        output.lines(line(index.actor) for index in shown)
         return
     if not found:
         output.say("No such actors.")
@@ -384,7 +384,7 @@ async def describe(output: Output, connection: Connection, actor: str) -> None:
         output.document(description.document())
         return
     now, index = time.time(), description.index
-    output.say(waits(plain(clean(description.sentence)), now), "bold")
+    output.say(waits(plain(line(description.sentence)), now), "bold")
     facts = {name: _readable(value, now) for name, value in description.facts()}
     trace = str(facts.pop("traceback", "")).strip()
     for name, at in (("created", index.created), ("last commit", index.updated)):

@@ -19,12 +19,12 @@ from rich.text import Text
 
 from sojourn.codecs.errors import SojournError
 
-from .output import Output, clean, plain
+from .output import Output, clean, plain, terminal_safe
 
 NO_ROOM = 10_047
 """JetStream's code for a store that is too small."""
 TRACEBACK = 16_384
-"""Characters of a traceback of the user's own code that are shown."""
+"""Characters of a traceback that are shown."""
 
 
 class Exit(IntEnum):
@@ -156,11 +156,11 @@ def report(error: BaseException, output: Output) -> Exit:
     """Print the failure on standard error (as JSON with `--json`) and return the exit code."""
     failure = explain(error)
     if output.json:
-        output.stderr.write(_as_json(error, failure))
+        output.stderr.write(terminal_safe(_as_json(error, failure)))
         output.stderr.flush()
         return failure.code
     if failure.code is Exit.DEFECT:
-        output.stderr.write("".join(traceback.format_exception(error)))
+        output.stderr.write(clean("".join(traceback.format_exception(error)), TRACEBACK))
     elif isinstance(shown := getattr(error, "shown", None), str):  # the user's own code failed: where
         output.stderr.write(clean(shown, TRACEBACK))
     message = getattr(error, "headline", failure.message)

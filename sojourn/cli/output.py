@@ -82,7 +82,12 @@ def clean(text: str, longest: int = LONGEST) -> str:
     return shown if len(text) <= longest else f"{shown[:longest]}... ({len(text)} characters)"
 
 
-def _terminal_safe(document: str) -> str:
+def line(text: str) -> str:
+    """As `clean`, on one line: among sentences and rows of ours, text from outside must not begin one."""
+    return clean(text).replace("\n", "\\n")
+
+
+def terminal_safe(document: str) -> str:
     """The same JSON document with what a terminal may act on as escapes. Outside of its texts there is nothing of it."""
     if document.isascii() and "\x7f" not in document:
         return document
@@ -170,7 +175,7 @@ class Output:
     def document(self, value: Any) -> None:
         """Print one JSON document."""
         encoded = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS, default=str)
-        self.stdout.write(_terminal_safe(encoded.decode()) + "\n")
+        self.stdout.write(terminal_safe(encoded.decode()) + "\n")
         self.stdout.flush()
 
     def say(self, sentence: str, style: str = "") -> None:
@@ -214,7 +219,7 @@ class Output:
                 min_width=min(longest[number], WHOLE) if fits else None,
             )
         for row in listed:
-            table.add_row(*(cell(value) for value in row))
+            table.add_row(*(cell(value, one_line=True) for value in row))
         self._print(table)
 
     def facts(self, pairs: Iterable[tuple[str, object]]) -> None:
@@ -276,11 +281,11 @@ class Output:
             await asyncio.gather(task, return_exceptions=True)
 
 
-def cell(value: object) -> Text:
-    """One cell of a table."""
+def cell(value: object, *, one_line: bool = False) -> Text:
+    """One cell of a table. `one_line`: a row is told from the next one by its line."""
     if isinstance(value, Text):
         return value
     if isinstance(value, list | tuple):
         value = ", ".join(str(part) for part in value)
-    text = clean(str(value))
+    text = line(str(value)) if one_line else clean(str(value))
     return Text(text, style=STYLES.get(text, ""))

@@ -35,6 +35,9 @@ from sojourn.cli.logs import FactsFormatter
 from sojourn.cli.output import Output, age, clean, counted
 from sojourn.cli.values import DurationValue, JsonValue, NamedValue
 
+ACTS = "\x1b[2J \x9b2J \u202e \x7f"
+"""What a terminal acts on."""
+
 
 @pytest.mark.parametrize(
     ("typed", "value"),
@@ -94,6 +97,23 @@ def test_text_from_outside_cannot_act_on_a_terminal(raw: str, shown: str) -> Non
 
 def test_text_from_outside_is_cut_and_says_so() -> None:
     assert clean("x" * 1000, 10) == "xxxxxxxxxx... (1000 characters)"
+
+
+@pytest.mark.parametrize("json", [False, True])
+@pytest.mark.parametrize(
+    "error", [CommandFailed(Exit.REFUSED, ACTS), ValueError(ACTS)], ids=["told", "defect"]
+)
+def test_what_a_failure_quotes_cannot_act_on_a_terminal(error: Exception, json: bool) -> None:
+    stderr = io.StringIO()
+    report(error, Output(json, io.StringIO(), stderr))
+    assert set("\x1b\x9b\u202e\x7f") & set(stderr.getvalue()) == set()
+    assert "202e" in stderr.getvalue()
+
+
+def test_text_from_outside_does_not_begin_a_row() -> None:
+    stdout = io.StringIO()
+    Output(False, stdout, io.StringIO()).table(("stage", "asleep"), [("a\nours", 1)])
+    assert stdout.getvalue().splitlines()[1:] == ["a\\nours       1"]
 
 
 def test_markup_in_a_cell_is_not_interpreted() -> None:
