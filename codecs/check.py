@@ -1,4 +1,5 @@
-"""What would fail when it runs, found before: awaits across which a resource or a large value is alive.
+"""What would fail when it runs, found before: awaits across which a resource or a large value is alive, and awaits of what
+needs an event loop (`await asyncio.sleep(1)`), which a workflow has not.
 
 For `sojourn check`. The source says what a variable is given (`conn = socket.socket()`, `with open(p) as f`);
 the bytecode's live variables (`liveness`, the same that decide what a frame stores) say whether it can still
@@ -49,6 +50,12 @@ _LARGE_LITERAL = 16 * 1024
 _KEEP_OUTSIDE = "keep it outside (an object store, a file) and hold a reference, or drop it before the await"
 
 
+# Libraries whose functions need an event loop, and what to do instead of awaiting one.
+_LOOPS = ("asyncio", "anyio", "trio")
+_COUNTERPARTS = {name: f"use sojourn.{name}" for name in ("sleep", "gather", "wait")}
+_COUNTERPARTS["wait_for"] = "use sojourn.timeout"
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One await that would fail, or store more than it should. `line` is that of the await."""
@@ -58,11 +65,16 @@ class Finding:
     file: str
     line: int
     variable: str
-    kind: Literal["resource", "large"]
-    what: str  # what the variable is given, as the source says it
+    kind: Literal["resource", "large", "foreign"]
+    what: str  # what the variable is given, or what is awaited, as the source says it
     remedy: str
 
     def __str__(self) -> str:
+        if self.kind == "foreign":
+            return (
+                f"{self.file}:{self.line}: `{self.what}` in `{self.function}` needs an event loop, and a workflow has none; "
+                f"{self.remedy}"
+            )
         alive = "is alive" if self.kind == "resource" else "may be large and is stored"
         name = f"`{self.variable}` ({self.what})" if self.variable else f"`{self.what}`"
         return (
@@ -137,7 +149,10 @@ def _names_of(function: types.FunctionType) -> dict[str, Any]:
 def _in_one(
     code: types.CodeType, node: ast.AsyncFunctionDef | ast.FunctionDef, names: dict[str, Any], module: str
 ) -> Iterator[Finding]:
-    given = list(_given(node, _with_local_imports(node, names)))
+    known = _with_local_imports(node, names)
+    for what, line, remedy in _foreign(node, known):
+        yield Finding(module, code.co_qualname, code.co_filename, line, "", "foreign", what, remedy)
+    given = list(_given(node, known))
     if not given:
         return
     slots = slot_names(code)
@@ -174,6 +189,15 @@ def _suspensions(code: types.CodeType) -> Iterator[tuple[int, int]]:
         line = starts.get(each.offset, line)
         if each.opname == "YIELD_VALUE":
             yield each.offset, line
+
+
+def _foreign(node: ast.AST, names: dict[str, Any]) -> Iterator[tuple[str, int, str]]:
+    """Awaits of another library's functions that need its event loop: what is awaited, the line, and what to do."""
+    for each in _own(node):
+        if isinstance(each, ast.Await) and isinstance(each.value, ast.Call):
+            module, name = _home(_object(each.value.func, names))
+            if module.partition(".")[0] in _LOOPS:
+                yield ast.unparse(each.value)[:60], each.lineno, _COUNTERPARTS.get(name, "do it in a step")
 
 
 def _given(node: ast.AST, names: dict[str, Any]) -> Iterator[_Given]:

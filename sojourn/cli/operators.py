@@ -145,7 +145,8 @@ async def check(
     """Check code before it runs, or the records of a cluster. Exit code 1 with the findings, if there are any.
 
     With APP (a module, `module:attribute`, or a file): the awaits across which a socket, a file, a lock, a
-    connection or a large value is alive, in all code that its workflows lead to. It asks no broker.
+    connection or a large value is alive, and awaits of what needs an event loop (`asyncio.sleep`), in all code that
+    its workflows lead to. It asks no broker.
 
     Without: verify over all records that nothing can be stuck for ever: each actor that has not ended has an event, a
     timer or a message that will bring its owner to it (invariant I11). It opens the records and looks into every

@@ -17,6 +17,7 @@ from sojourn.cli.app import cli
 from sojourn.cli.failures import Exit
 
 APP = """
+import asyncio
 import socket
 from contextlib import contextmanager
 import sojourn
@@ -26,7 +27,7 @@ from checked_helpers import Session
 @sojourn.step
 async def probe(host: str) -> bool:
     conn = socket.socket()
-    await sojourn.sleep(1)
+    await asyncio.sleep(1)  # a step has a loop
     conn.close()
     return True
 
@@ -45,7 +46,8 @@ async def patrol(host: str) -> None:
     print(report)
 """
 HELPERS = """
-import pathlib, sqlite3, threading
+import asyncio, pathlib, sqlite3, threading
+from asyncio import wait_for as within
 import sojourn
 
 path = pathlib.Path("report")
@@ -59,6 +61,11 @@ class Session:
     async def renew(self) -> None:
         with sqlite3.connect(":memory:") as database:
             await sojourn.sleep(2)  # finding: database resource
+        await self.pause()
+
+    async def pause(self) -> None:
+        await asyncio.sleep(1)  # finding: - foreign
+        return await within(sojourn.sleep(1), 2)  # finding: - foreign
 """
 
 
@@ -83,7 +90,7 @@ def marked(folder: Path) -> set[tuple[str, int, str, str]]:
             _, mark, rest = line.partition("# finding: ")
             if mark:
                 variable, kind = rest.split()
-                found.add((str(file), number, variable, kind))
+                found.add((str(file), number, variable.strip("-"), kind))
     return found
 
 
@@ -110,7 +117,12 @@ def test_a_finding_is_a_line_that_an_editor_can_jump_to(app: Path) -> None:
     assert line.startswith(
         f"{app.parent / 'checked_helpers.py'}:{number}: `lock` (threading.Lock()) in `wait_a_little`"
     )
-    assert done.stdout.splitlines()[-1].endswith("3 awaits to mend")
+    assert done.stdout.splitlines()[-1].endswith("5 awaits to mend")
+    said = [line.partition(": ")[2] for line in done.stdout.splitlines() if "event loop" in line]
+    assert said == [
+        "`asyncio.sleep(1)` in `Session.pause` needs an event loop, and a workflow has none; use sojourn.sleep",
+        "`within(sojourn.sleep(1), 2)` in `Session.pause` needs an event loop, and a workflow has none; use sojourn.timeout",
+    ]
 
 
 def test_an_app_without_findings_is_done(app: Path) -> None:
