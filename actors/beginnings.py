@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 from sojourn.codecs.errors import PayloadError
+from sojourn.codecs.json_guard import Limits as JsonLimits
+from sojourn.codecs.json_guard import check_size_and_depth
 from sojourn.codecs.record import Envelope, Index, Parent, Record, Status, Wait
 
 from .errors import NoSuchWorkflow
@@ -39,7 +41,9 @@ def new_record(
     name = str(body.get("workflow"))
     args = bytes(body.get("args", b"[[],{}]"))
     try:
-        if not deployment:
+        if deployment:  # whose nodes decode them; what is stored until then has to be bounded, too
+            check_size_and_depth(args, JsonLimits(limits.payload_bytes, limits.payload_depth))
+        else:
             registry.workflow(name).signature.decode_args(args)
     except NoSuchWorkflow as unknown:
         raise _start_refused(event, "no such workflow", str(unknown)) from None

@@ -16,12 +16,17 @@ from sojourn.broker.errors import InvalidName
 from sojourn.broker.seam import Publish
 from sojourn.broker.subjects import Subjects, actor_id, token
 from sojourn.codecs.data import UNDECODABLE
+from sojourn.codecs.errors import PayloadError
+from sojourn.codecs.json_guard import Limits, check_size_and_depth
 from sojourn.codecs.keyring import Keyring
 from sojourn.codecs.record import Index, Outcome, PendingCall
 
 from .events import StepDone
 
 TASK_VERSION: Final = 1
+MAX_DEPTH: Final = 128
+"""Levels of an outcome. What a decoder takes depends on how deep its caller stands: one of 990 levels was taken here, and the record that
+held it could not be read."""
 AFTER_ALL: Final = 60.0
 """Seconds for which a task is kept beyond the time-out of its attempt: then nobody wants it, if no worker has said so."""
 
@@ -177,8 +182,9 @@ def parse_result(
     if result.again:
         return {**told, "again": True}
     try:
+        check_size_and_depth(bytes(result.outcome), Limits(len(payload), MAX_DEPTH))
         outcome = _outcome(result.outcome)
-    except UNDECODABLE:
+    except (*UNDECODABLE, PayloadError):
         return "outcome"
     if outcome.kind == "terminated":
         return "outcome"
