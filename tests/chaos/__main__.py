@@ -9,7 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
-from .plan import CRASH_POINTS
+from .plan import CRASH_POINTS, KINDS
 from .run import Options, run
 
 
@@ -30,6 +30,9 @@ def _options() -> Options:
     parser.add_argument("--keep", type=Path, help="folder for logs, journal and keys, which stays")
     parser.add_argument("--verbose", action="store_true", help="print each fault as it is injected")
     given = parser.parse_args()
+    unknown = set(filter(None, f"{given.only},{given.without}".split(","))) - set(KINDS)
+    if unknown:
+        parser.error(f"no kind of fault {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
     return Options(
         seed=secrets.randbelow(1_000_000) if given.seed is None else given.seed,
         seconds=given.seconds,
