@@ -63,9 +63,9 @@ class Directory:
         """The cluster as any replica has it at this moment. May lag: it proposes, it does not decide."""
         members: dict[str, Member] = {}
         owners: dict[int, Owned] = {}
-        for entry in (await self._keys.list("node")).values():
+        for key, entry in (await self._keys.list("node")).items():
             member = _decoded(entry.value, Member)
-            if member is not None:
+            if member is not None and key == f"node.{member.node}":
                 members[member.node] = member
         for key, entry in (await self._keys.list("owner")).items():
             owner = _decoded(entry.value, Owner)

@@ -25,7 +25,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -33,6 +33,7 @@ MOVE_SECONDS = 5.0
 """At most one move per partition in this time (PROTOCOL 3)."""
 FALLBACK_SECONDS = 5.0
 """How much longer each further node of the rendezvous order waits for a partition nobody serves."""
+MAX_CAPACITY = 1_000_000
 
 
 class Member(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -42,8 +43,8 @@ class Member(msgspec.Struct, frozen=True, omit_defaults=True):
     lease: str
     state: Literal["joining", "ready", "draining"]
     deployment: str = ""
-    capacity: float = 1.0
-    """Weight among the nodes, greater than 0."""
+    capacity: Annotated[float, msgspec.Meta(gt=0, le=MAX_CAPACITY)] = 1.0
+    """Weight among the nodes. The bound is checked where a lease is read: every node plans with everyone's."""
     started: float = 0.0
     """Unix seconds, the node's own clock; for display."""
     host: str = ""

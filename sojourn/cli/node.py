@@ -40,7 +40,7 @@ def _label(ctx: click.Context, param: click.Parameter, value: str | None) -> str
 @key_option
 @click.option(
     "--capacity",
-    type=click.FloatRange(min=0, min_open=True),
+    type=click.FloatRange(min=0, min_open=True, max=1_000_000),
     default=1.0,
     show_default=True,
     help="Share of the work.",
