@@ -189,7 +189,7 @@ def reduce_class(_: FramePickler, kind: type) -> Any:
     if _is_made_with_arguments(kind):
         raise CannotCapture(
             kind.__qualname__,
-            "its base or metaclass wants arguments, which are not kept; define the class at module level",
+            "its metaclass wants arguments, which are not kept; define the class at module level",
         )
     from cloudpickle import cloudpickle  # type: ignore[import-untyped]  # it has no stubs
 
@@ -221,7 +221,43 @@ def make_class(skeleton: Callable[..., type], known_as: str, arguments: tuple[An
     from cloudpickle import cloudpickle
 
     known: type | None = cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.get(known_as)
-    return skeleton(*arguments) if known is None else known
+    if known is not None:
+        return known
+    try:
+        return skeleton(*arguments)
+    except Exception:
+        if skeleton is not cloudpickle._make_skeleton_class:
+            raise
+        try:
+            return _without_init_subclass(skeleton, *arguments)
+        except TypeError:
+            cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.pop(known_as, None)  # half made
+            raise
+
+
+def _without_init_subclass(
+    skeleton: Callable[..., type], metaclass: type, name: str, bases: tuple[Any, ...], *more: Any
+) -> type:
+    """A class whose base does not hear of it: it asks for what the class statement gave, or for what stands in the class."""
+    own = types.resolve_bases(bases)
+    deaf = _DeafWithAttributes if any(base.__dictoffset__ for base in own) else _Deaf
+    made = skeleton(metaclass, name, (deaf, *bases), *more)
+    made.__bases__ = own
+    return made
+
+
+class _Deaf:
+    """Stands before a base for as long as a class is made. Bases are exchanged only for those of one layout."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        return
+
+
+class _DeafWithAttributes:
+    def __init_subclass__(cls) -> None:
+        return
 
 
 def fill_class(kind: Any, contents: tuple[Any, dict[str, dict[str, Any]]]) -> None:
@@ -250,11 +286,9 @@ def _has_generated_methods(kind: type) -> bool:
 
 
 def _is_made_with_arguments(kind: type) -> bool:
-    """Whether a class statement like that of `kind` fails without the arguments that it had (`class A(Base, tag="a")`)."""
-    above: Any = super(kind, kind)
-    told: Any = getattr(above.__init_subclass__, "__func__", None)
-    makers: Any = type(kind)
-    return wants_more(told, 1) or wants_more(makers.__new__, 4) or wants_more(makers.__init__, 4)
+    """Whether a class statement like that of `kind` fails without the arguments that its metaclass was given."""
+    metaclass: Any = type(kind)
+    return wants_more(metaclass.__new__, 4) or wants_more(metaclass.__init__, 4)
 
 
 def wants_more(function: Any, given: int) -> bool:

@@ -249,6 +249,43 @@ async def slots_of_a_function(log: Log) -> Any:
     return held.one is held.two, hasattr(held, "__dict__"), vars(opened), inspect.getdoc(Slotted.two)  # type: ignore[attr-defined]  # a slot
 
 
+Told = TypeVar("Told")
+
+
+class Plugin:
+    """Wants an argument, and something that stands in the class."""
+
+    label = ""
+
+    def __init_subclass__(cls, *, label: str, **rest: Any) -> None:
+        super().__init_subclass__(**rest)
+        cls.label = f"{label} {cls.name}"  # type: ignore[attr-defined]  # that is the point
+
+
+@program
+async def classes_whose_base_asks_what_they_are(log: Log) -> Any:
+    class Named(Plugin, abc.ABC, label="a"):
+        __slots__ = ("one",)
+        name = "named"
+
+        @abc.abstractmethod
+        async def told(self) -> Any: ...
+
+    class Leaf(Named, Generic[Told], label="b"):
+        name = "leaf"
+
+        async def told(self) -> Any:
+            return super().label, self.label, await tick("told")
+
+    held = Leaf[int]()
+    held.one = held  # type: ignore[attr-defined]  # a slot
+    await tick("held")
+    return (
+        await held.told(), held.one is held, Leaf.__mro__.index(Plugin), Named.__bases__ == (Plugin, abc.ABC),  # type: ignore[attr-defined]  # a slot
+        Leaf in Named.__subclasses__(), isinstance(held, Plugin),
+    )  # fmt: skip
+
+
 def decorated(kind: Any) -> Any:
     class Decorated(kind):  # type: ignore[misc]  # whatever class it is
         def twice(self) -> Any:

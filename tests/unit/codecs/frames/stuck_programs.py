@@ -280,34 +280,12 @@ async def a_named_tuple_of_a_function() -> None:
     str(row)
 
 
-class Tagged:
-    tag = ""
-
-    def __init_subclass__(cls, *, tag: str) -> None:
-        cls.tag = tag
-
-
 class Tagging(type):
     def __new__(cls, name: str, bases: Any, space: Any, tag: str) -> Any:
         return super().__new__(cls, name, bases, {**space, "tag": tag})
 
     def __init__(cls, *_: Any, **__: Any) -> None:
         pass
-
-
-@stuck(
-    "kept",
-    "",
-    "a_class_of_a_function_that_was_given_arguments.<locals>.Kept",
-    "define the class at module level",
-)
-async def a_class_of_a_function_that_was_given_arguments() -> None:
-    class Kept(Tagged, tag="kept"):
-        pass
-
-    kept = Kept()
-    await tick()
-    str(kept)
 
 
 @stuck(
