@@ -7,7 +7,9 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from sojourn.broker.nats import NatsBroker
+from sojourn.broker.errors import OutcomeUnknown, Refused, StreamNotFound
+from sojourn.broker.nats import NatsBroker, NatsOptions
+from sojourn.broker.seam import StreamConfig
 from sojourn.broker.server import EmbeddedServer
 
 
@@ -38,9 +40,27 @@ def _free_ports(count: int) -> list[int]:
             each.close()
 
 
+async def _wait_for_room(server: EmbeddedServer, size: int) -> None:
+    """A fresh cluster is healthy a moment before it can place a stream ("no suitable peers", 10005; "unavailable", 10008)."""
+    broker = await NatsBroker.connect(NatsOptions(servers=(server.url,)))
+    try:
+        while True:
+            try:
+                await broker.create_stream(StreamConfig("ROOM", ("room",), replicas=size))
+                await broker._stream_api("delete", "STREAM.DELETE.ROOM", None, "ROOM")
+            except (OutcomeUnknown, Refused):
+                await asyncio.sleep(0.1)
+            except StreamNotFound:
+                return
+            else:
+                return
+    finally:
+        await broker.close()
+
+
 @asynccontextmanager
 async def cluster(size: int = 3) -> AsyncIterator[Cluster]:
-    """Start the servers and wait until all of them are healthy."""
+    """Start the servers and wait until all of them are healthy and a stream can be placed on all."""
     routes = _free_ports(size)
     peers = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in routes)
     servers = {
@@ -56,6 +76,7 @@ async def cluster(size: int = 3) -> AsyncIterator[Cluster]:
         await asyncio.gather(*(server.start(wait_healthy=False) for server in servers.values()))
         async with asyncio.timeout(30):
             await asyncio.gather(*(server.wait_healthy() for server in servers.values()))
+            await _wait_for_room(next(iter(servers.values())), size)
         yield Cluster(servers)
     finally:
         await asyncio.gather(*(server.kill() for server in servers.values()))
