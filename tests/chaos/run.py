@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from sojourn.actors.client import Client
-from sojourn.broker.errors import BrokerError
+from sojourn.broker.errors import BrokerError, OutcomeUnknown, Refused
 from sojourn.broker.nats import NatsBroker, NatsOptions
 from sojourn.broker.subjects import ActorId
 from sojourn.broker.topology import Topology, apply
@@ -30,10 +30,11 @@ from .judge import ENDED, judge
 from .operator import Operator
 from .plan import CRASH_POINTS, KINDS, draw
 from .report import counts, verdict
-from .servers import LIMITS, Servers, store_bytes
+from .servers import HEALTHY_SECONDS, LIMITS, Servers, store_bytes
 from .watch import HISTORY, Watch
 from .workload import Drive, stories
 
+NO_SUITABLE_PEERS: Final = 10005
 READY_SECONDS: Final = 60.0
 LEASE_AND_TAKEOVER: Final = 45.0
 """After the last fault, how long a partition may still wait for the lease of its dead owner, and for its events."""
@@ -165,6 +166,22 @@ def _left_out(options: Options) -> tuple[str, ...]:
     return tuple(kind for kind in KINDS if kind in {*options.without, *unavailable(), *chosen})
 
 
+async def _apply(broker: NatsBroker, topology: Topology) -> None:
+    """A fresh cluster is healthy a moment before it can place streams."""
+    async with asyncio.timeout(HEALTHY_SECONDS):
+        while True:
+            try:
+                await apply(broker, topology)
+            except OutcomeUnknown:
+                await asyncio.sleep(0.2)
+            except Refused as refused:
+                if refused.code != NO_SUITABLE_PEERS:
+                    raise
+                await asyncio.sleep(0.2)
+            else:
+                return
+
+
 @asynccontextmanager
 async def _world(options: Options, place: Path, sabotage: str) -> AsyncIterator[World]:
     servers = Servers(place, options.replicas, store_bytes(options.workflows))
@@ -182,7 +199,7 @@ async def _world(options: Options, place: Path, sabotage: str) -> AsyncIterator[
             history=HISTORY,
             limits=LIMITS,
         )
-        await apply(broker, topology)
+        await _apply(broker, topology)
         client = Client(broker, topology.subjects, by="chaos")
         environment = {"CHAOS_JOURNAL": str(place / "journal")}
         fleet = Fleet(place, [server.port for server in servers.all], options.nodes, environment, sabotage)
