@@ -274,7 +274,8 @@ async def accept(keys: ClusterKeys) -> tuple[int, ...]:
 
     Returns the partitions that had one. Raises `BrokerError`.
     """
-    marked = sorted(int(key.partition(".")[2]) for key in await keys.list(_KEY))
+    named = (key.partition(".")[2] for key in await keys.list(_KEY))
+    marked = sorted(int(p) for p in named if p.isdecimal())
     for p in marked:
         await keys.delete(_KEY, p)
     return tuple(marked)

@@ -6,11 +6,12 @@ import logging
 import sys
 from typing import Final
 
-from .output import clean
+from .output import line
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 LONGEST: Final = 200
 """Characters of one fact; facts are ids and names, never payloads."""
+LONGEST_MESSAGE: Final = 4_000
 
 
 class FactsFormatter(logging.Formatter):
@@ -22,10 +23,11 @@ class FactsFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the name is logging's
         """The line without traceback."""
         facts = (
-            f"{name}={clean(str(value), LONGEST)}"
+            f"{name}={line(str(value), LONGEST)}"
             for name, value in vars(record).items()
             if name not in _STANDARD and value not in ("", None)
         )
+        record.message = line(record.message, LONGEST_MESSAGE)  # it may quote what came from outside
         return "  ".join([super().formatMessage(record), *facts])
 
 

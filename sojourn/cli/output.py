@@ -82,9 +82,9 @@ def clean(text: str, longest: int = LONGEST) -> str:
     return shown if len(text) <= longest else f"{shown[:longest]}... ({len(text)} characters)"
 
 
-def line(text: str) -> str:
+def line(text: str, longest: int = LONGEST) -> str:
     """As `clean`, on one line: among sentences and rows of ours, text from outside must not begin one."""
-    return clean(text).replace("\n", "\\n")
+    return clean(text, longest).replace("\n", "\\n")
 
 
 def terminal_safe(document: str) -> str:

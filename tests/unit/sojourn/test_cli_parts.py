@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import pickle
 import re
@@ -358,12 +359,17 @@ def test_a_file_that_cannot_be_used_is_named_and_is_no_unreachable_broker() -> N
 
 
 def test_a_log_line_ends_with_the_facts_that_came_with_it() -> None:
-    import logging
-
     record = logging.makeLogRecord(
         {"msg": "handed %s", "args": ("over",), "levelname": "INFO", "partition": 3, "node": "a\x1bb"}
     )
     assert FactsFormatter().format(record).endswith("INFO    handed over  partition=3  node=a\\x1bb")
+
+
+def test_a_log_message_that_quotes_what_came_from_outside_stays_one_line() -> None:
+    record = logging.makeLogRecord(
+        {"msg": "refused: %s", "args": ("a\x1b[2J\n2026 INFO all is well",), "levelname": "INFO"}
+    )
+    assert FactsFormatter().format(record).endswith("refused: a\\x1b[2J\\n2026 INFO all is well")
 
 
 def test_every_command_explains_itself_and_takes_json() -> None:
