@@ -59,7 +59,9 @@ async def test_a_drain_goes_on_when_the_broker_does_not_answer_for_a_while(clust
     os.kill(cluster.server.pid, signal.SIGSTOP)
     try:
         a.drain()
-        await asyncio.sleep(3.0)  # the fault is its length: longer than a drain waits for the lease to tell the others
+        await asyncio.sleep(
+            3.0
+        )  # the fault is its length: longer than a drain waits for the lease to tell the others
     finally:
         os.kill(cluster.server.pid, signal.SIGCONT)
     await cluster.wait_ended("a")
