@@ -67,7 +67,7 @@ def p(subjects: Subjects) -> int:
 
 @pytest.fixture
 def held(broker: Broker, subjects: Subjects) -> HeldStore:
-    return HeldStore(broker, subjects, node="n1")
+    return HeldStore(broker, subjects, node="n1", patience=0.0)  # one server: no leader is behind
 
 
 async def test_moved_events_are_listed_with_their_origin_in_order(
