@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TypeVar
 
 from sojourn.broker.errors import OutcomeUnknown, Refused, StreamNotFound
 from sojourn.broker.nats import NatsBroker, NatsOptions
 from sojourn.broker.seam import StreamConfig
 from sojourn.broker.server import EmbeddedServer
+
+T = TypeVar("T")
 
 
 class Cluster:
@@ -82,3 +87,28 @@ async def cluster(size: int = 3) -> AsyncIterator[Cluster]:
         await asyncio.gather(*(server.kill() for server in servers.values()))
         for server in servers.values():
             await server.__aexit__(None, None, None)
+
+
+async def until_known(work: Callable[[], Awaitable[T]]) -> T:
+    """What it returns, once its outcome is known: there may be no leader just now, or the server asked is silent."""
+    async with asyncio.timeout(40):
+        while True:
+            try:
+                return await work()
+            except OutcomeUnknown:
+                await asyncio.sleep(0.1)
+
+
+@contextmanager
+def silent(*servers: EmbeddedServer) -> Iterator[None]:
+    """These processes do nothing meanwhile; their sockets stay open."""
+    pids = [server.pid for server in servers if server.pid is not None]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    for pid in pids:  # until it is so: on a busy machine one may answer for a moment yet
+        os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
-import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeVar
 
 import pytest
@@ -16,11 +14,10 @@ from sojourn.broker.dead import DeadLettered, DeadLetters
 from sojourn.broker.errors import OutcomeUnknown
 from sojourn.broker.nats import NatsBroker, NatsOptions
 from sojourn.broker.seam import Publish, Stored, StreamConfig
-from sojourn.broker.server import EmbeddedServer
 from sojourn.broker.topology import Topology, apply
 from sojourn.codecs.record import Origin
 
-from .cluster import Cluster, cluster
+from .cluster import Cluster, cluster, silent, until_known
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -30,40 +27,20 @@ ORIGIN = Origin("ctl", 1, 7)
 EVENT = Stored("SJ_n_CTL", 7, "sj.n.ctl.a.go", b"{}", {}, 1.0)
 
 
-async def settled(work: Callable[[], Awaitable[T]]) -> T:
-    async with asyncio.timeout(40):
-        while True:
-            try:
-                return await work()
-            except OutcomeUnknown:
-                await asyncio.sleep(0.1)
-
-
 async def until_unknown(read: Callable[[], Awaitable[object]]) -> None:
     with suppress(OutcomeUnknown):
         while await read():  # noqa: ASYNC110 - the broker tells nobody
             await asyncio.sleep(0.1)
 
 
-@asynccontextmanager
-async def silent(servers: list[EmbeddedServer]) -> AsyncIterator[None]:
-    """These processes do nothing meanwhile; their sockets stay open."""
-    pids = [server.pid for server in servers if server.pid is not None]
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
-
-
 async def stream_led_by(leader: str, servers: Cluster, broker: NatsBroker) -> str:
     """A new stream with this leader."""
     for n in itertools.count():
         name = f"NEW{n}"
-        await settled(lambda name=name: broker.create_stream(StreamConfig(name, (f"{name}.>",), replicas=3)))
-        if await settled(lambda name=name: servers.leader(broker, name)) == leader:
+        await until_known(
+            lambda name=name: broker.create_stream(StreamConfig(name, (f"{name}.>",), replicas=3))
+        )
+        if await until_known(lambda name=name: servers.leader(broker, name)) == leader:
             return name
     raise AssertionError("unreachable")
 
@@ -73,16 +50,16 @@ async def test_a_leader_that_has_lost_the_others_answers_for_a_while_and_what_it
 ):
     async with cluster() as servers:
         broker = await NatsBroker.connect(NatsOptions(servers=servers.urls, reconnect_wait=0.05))
-        await settled(lambda: apply(broker, TOPOLOGY))
+        await until_known(lambda: apply(broker, TOPOLOGY))
         dead_stream = TOPOLOGY.subjects.dead_stream
-        name = await settled(lambda: servers.leader(broker, dead_stream))
+        name = await until_known(lambda: servers.leader(broker, dead_stream))
         leader = servers.servers[name]
         alone = await NatsBroker.connect(NatsOptions(servers=(leader.url,)))
         dead = DeadLetters(alone, TOPOLOGY.subjects)
         message = Publish("sj.n.dead.mail.1.8", msg_id="8", expect_last=None)
         new = await stream_led_by(name, servers, broker)
         await alone.publish(Publish(f"{new}.1"))
-        async with silent([server for server in servers.servers.values() if server is not leader]):
+        with silent(*[server for server in servers.servers.values() if server is not leader]):
             async with asyncio.timeout(PATIENCE_SECONDS):
                 # Under way is neither stored nor refused: not for the one that sends it again.
                 with pytest.raises(OutcomeUnknown, match="no answer"):
@@ -95,8 +72,8 @@ async def test_a_leader_that_has_lost_the_others_answers_for_a_while_and_what_it
                     await dead.write(ORIGIN, EVENT, "no such actor")
                 # The patience with a leader that has not come so far is longer than it takes itself for one.
                 await until_unknown(lambda: alone.stream_info(new))
-        written = await settled(lambda: dead.write(ORIGIN, EVENT, "no such actor"))
+        written = await until_known(lambda: dead.write(ORIGIN, EVENT, "no such actor"))
         assert written in (DeadLettered.ALREADY, DeadLettered.WRITTEN)
-        assert await settled(lambda: dead.read(ORIGIN)) is not None
+        assert await until_known(lambda: dead.read(ORIGIN)) is not None
         await alone.close()
         await broker.close()

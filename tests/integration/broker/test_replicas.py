@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
-from typing import TypeVar
+from contextlib import AsyncExitStack
 
 import pytest
 from sojourn.broker.errors import FencedOff, MoveUnsettled, OutcomeUnknown
@@ -15,12 +11,11 @@ from sojourn.broker.frames import FrameStore
 from sojourn.broker.held import HeldStore, Move, Moved
 from sojourn.broker.nats import NatsBroker, NatsOptions
 from sojourn.broker.seam import Broker, ConsumerConfig, Delivery, Publish, Stored, StreamConfig
-from sojourn.broker.server import EmbeddedServer
 from sojourn.broker.subjects import Mail, actor_id, channel_name
 from sojourn.broker.topology import Topology, apply, check_drift
 from sojourn.codecs.record import Origin
 
-from .cluster import Cluster, cluster
+from .cluster import Cluster, cluster, silent, until_known
 from .test_faults import Writer, check_exactly_once, commit_until, more_commits
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
@@ -28,24 +23,14 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 TOPOLOGY = Topology(namespace="n", app="app", replicas=3)
 ACTOR = actor_id("a")
 P = TOPOLOGY.subjects.partition_of(ACTOR)
-T = TypeVar("T")
 
 
 async def connect(servers: Cluster) -> NatsBroker:
     return await NatsBroker.connect(NatsOptions(servers=servers.urls, reconnect_wait=0.05))
 
 
-async def until_known(call: Callable[[], Awaitable[T]]) -> T:
-    """Try again: a fresh cluster is healthy a moment before it can place streams."""
-    async with asyncio.timeout(30):
-        while True:
-            try:
-                return await call()
-            except OutcomeUnknown:
-                await asyncio.sleep(0.1)
-
-
 async def apply_when_ready(broker: Broker) -> None:
+    """A fresh cluster is healthy a moment before it can place streams."""
     await until_known(lambda: apply(broker, TOPOLOGY))
 
 
@@ -172,8 +157,7 @@ async def test_the_word_of_a_replica_that_knows_no_leader_is_not_the_streams_sta
         await until_known(lambda: broker.create_stream(StreamConfig("S", ("s.>",), replicas=3)))
         leader = servers.servers[await servers.leader(broker, "S")]
         left_alone, other = (server for server in servers.servers.values() if server is not leader)
-        for server in (leader, other):
-            stack.enter_context(stopped(server))
+        stack.enter_context(silent(leader, other))
         alone = await NatsBroker.connect(NatsOptions(servers=(left_alone.url,)))
         stack.push_async_callback(alone.close)
         async with asyncio.timeout(60):
@@ -182,14 +166,3 @@ async def test_the_word_of_a_replica_that_knows_no_leader_is_not_the_streams_sta
                     await alone.stream_info("S")
                 if "knows no leader" in str(unknown.value):
                     break
-
-
-@contextmanager
-def stopped(server: EmbeddedServer) -> Iterator[None]:
-    """SIGSTOP, and SIGCONT afterwards."""
-    assert server.pid is not None
-    os.kill(server.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(server.pid, signal.SIGCONT)

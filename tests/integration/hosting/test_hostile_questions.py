@@ -43,9 +43,9 @@ async def test_who_asks_for_messages_that_are_still_to_come_does_not_have_them_d
     ):
         info = await owner.watcher.stream_info(stream)
         for ahead in range(1, 4):
-            assert not await consumed(owner, Origin(short, info.created, info.last_seq + ahead))  # type: ignore[arg-type]
-        assert not await consumed(owner, Origin(short, info.created + 1, 1))  # type: ignore[arg-type]
-        assert not await consumed(owner, Origin(short, info.created, -1))  # type: ignore[arg-type]
+            assert not await consumed(owner, Origin(short, info.created, info.last_seq + ahead))  # type: ignore[arg-type]  # any short name
+        assert not await consumed(owner, Origin(short, info.created + 1, 1))  # type: ignore[arg-type]  # any short name
+        assert not await consumed(owner, Origin(short, info.created, -1))  # type: ignore[arg-type]  # any short name
     await owner.signal("a", "note", 7)
     assert completed(await owner.until_ended("a")) == 7
     await owner.start("b", "waits")
