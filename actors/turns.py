@@ -190,10 +190,13 @@ def _expire_earlier(turn: TurnInProgress, wait: Wait) -> None:
     """What was due before a timer that fired is due as well, although its own timer may come later: after an outage the broker sends
     what is overdue in any order, and a sleep must not outlast the time limit around it.
     """
-    draft, driver = turn.draft, turn.running
-    for other in sorted(draft.waits.values(), key=lambda each: each.until or 0.0):
-        if other.timer is None or other.kind == "start" or (other.until or 0.0) >= (wait.until or 0.0):
-            continue
+    draft, driver, due = turn.draft, turn.running, wait.until or 0.0
+    earlier = [
+        other
+        for other in draft.waits.values()
+        if other.timer is not None and other.kind != "start" and (other.until or 0.0) < due
+    ]
+    for other in sorted(earlier, key=lambda each: each.until or 0.0):
         if draft.waits.get(other.op) is other and driver.root is None:
             _expire(turn, other)
             driver.run()

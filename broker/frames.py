@@ -21,6 +21,9 @@ from enum import Enum
 from sojourn.broker.index_headers import IndexFacts, parse_index_headers
 from sojourn.broker.seam import Broker, Headers, Publish, Stored
 from sojourn.broker.subjects import ActorId, Frame, Subjects, Token
+from sojourn.codecs.errors import RecordError
+from sojourn.codecs.record import Index
+from sojourn.codecs.seal import read_index
 
 COMMIT_TIMEOUT_SECONDS = 2.0
 
@@ -173,6 +176,18 @@ class FrameStore:
             if number not in seen and record.revision >= newest.get(number, 0):
                 seen.add(number)
                 yield actor, record
+
+    async def newest_indexes(self) -> AsyncIterator[Index]:
+        """The index of each actor's newest record, unauthenticated; no key needed. What says it is of another actor than
+        its key is none.
+        """
+        async for actor, record in self.newest():
+            try:
+                index = read_index(record.data)
+            except RecordError:
+                continue
+            if index.actor == actor:
+                yield index
 
     async def _records(
         self, *, from_seq: int = 1, limit: int | None = None

@@ -205,9 +205,8 @@ class LocalSteps:
 
         Whoever owns the actor now waits for it, as long as this node lives. If it was committed after all, it has no effect.
         """
-        self._handed_over[run.key] = (
-            done.attempt
-        )  # from now on, not once it is stored: the actor may be back before that
+        # From now on, not once it is stored: the actor may be back before that.
+        self._handed_over[run.key] = done.attempt
         while len(self._handed_over) > MAX_HANDED_OVER:
             self._handed_over.popitem(last=False)
         self._publishing[run.p] = self._publishing.get(run.p, 0) + 1
